@@ -123,9 +123,7 @@ class File:
     def read(self, offset: int, size: int) -> bytes:
         """Bytes at an offset: fewer than ``size`` only at the end of the file. Raises OSError."""
 
-    def scan(
-        self, offset: int, max_bytes: int, verify: int
-    ) -> tuple[Int64s, Int64s, int, Fault | None]:
+    def scan(self, offset: int, max_bytes: int, verify: int) -> tuple[Int64s, Int64s, int, Fault | None]:
         """Walk frames from ``offset`` until about ``max_bytes`` are passed, the file ends, or a fault.
 
         Args:
@@ -227,4 +225,5 @@ EncodeColumn: TypeAlias = tuple[bytes, int, Any, int, Int64s | None, Int64s | No
 
 def describe(payload: Buffer) -> list[tuple[bytes, int, int]] | Fault:
     """Names of an Example in the order of their first occurrence on the wire, each with kind (0 where none is set) and
-    number of values, after merging; or the first fault. Checks everything inside."""
+    number of values, after merging; or the first fault. Checks everything inside.
+    """

@@ -1,0 +1,106 @@
+"""Faults in the frames of a file: from the core's plain tuples to errors and records that a person can act on."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from torch_tfrecord.errors import DataLossError, StaleIndexError
+
+if TYPE_CHECKING:
+    from torch_tfrecord.native._core import Fault
+    from torch_tfrecord.paths import StrPath
+
+HEADER_BYTES = 12
+FRAME_OVERHEAD = 16  # a frame is its payload and this much
+MAX_LOGGED = 10  # faults of one reading that are logged one by one
+NOT_A_TFRECORD = "not_a_tfrecord"  # reason of a RecordFault for a file that is something else from its first byte
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordFault:
+    """Something that was left out because the caller chose ``on_error="skip"``.
+
+    Attributes:
+        path: The file.
+        record: Number of the damaged record in its file, counted from 0.
+        offset: Byte offset of that record's frame.
+        reason: What is wrong: ``data_crc`` (one record was left out), or ``length_crc``, ``truncated_header``,
+            ``truncated_payload``, ``not_a_tfrecord`` (the rest of the file was left out).
+        bytes_lost: How many bytes of the file were left out; None where the file's size is not known (a pipe).
+    """
+
+    path: str
+    record: int
+    offset: int
+    reason: str
+    bytes_lost: int | None
+
+    def __str__(self) -> str:
+        lost = "an unknown number of" if self.bytes_lost is None else f"{self.bytes_lost:,}"
+        return f"{self.path}: record {self.record} at byte {self.offset}: {self.reason}, {lost} bytes left out"
+
+
+def leave_out(faults: list[RecordFault], fault: RecordFault) -> None:
+    """Add a fault to a list of them, and log it unless there are many."""
+    faults.append(fault)
+    if len(faults) <= MAX_LOGGED:
+        logger.warning("left out: %s", fault)
+    elif len(faults) == MAX_LOGGED + 1:
+        logger.warning("left out: %s; more damage is listed in faults and not logged", fault)
+
+
+def frame_error(
+    fault: Fault, *, path: StrPath, record: int | None = None, base: int = 0, indexed: bool = False
+) -> DataLossError | StaleIndexError:
+    """The exception for a fault of a frame. It is returned, not raised.
+
+    Args:
+        fault: From ``split_frames``, ``File.scan``, ``Job.measure`` or ``Job.fill``, with one of the frame codes.
+        path: The file.
+        record: Number of the damaged record in its file, or None where it is not known.
+        base: Added to the fault's position to make it a byte offset in the file (``split_frames`` counts from the
+            start of its buffer).
+        indexed: Whether the frame was looked up in an index, so that an outdated index may be the cause.
+
+    Returns:
+        StaleIndexError for ``length_mismatch``; DataLossError, with ``errno`` set, for ``io``; else DataLossError.
+
+    Raises:
+        ValueError: The code is not one of a frame.
+    """
+    code, _, _, position, expected, found = fault
+    offset = base + position
+    which = "record" if record is None else f"record {record}"
+    start = f"{os.fspath(path)}: {which} at byte {offset}"
+    outdated = "; if the file was changed on purpose, build its index again" if indexed else ""
+    cut = "copy it again from its source"
+    if code == "io":
+        return DataLossError(found, f"{start}: reading failed: {os.strerror(found)}")
+    if code == "length_mismatch":
+        return StaleIndexError(
+            f"{start}: the index says {expected:,} bytes of payload, the file says {found:,}. "
+            "The file was changed after its index was made: build the index again"
+        )
+    if code == "truncated_header":
+        problem = f"truncated header, {found} of {expected} bytes. The file was cut short or has stray bytes at its end"
+        return DataLossError(f'{start}: {problem}: {cut}, or pass on_error="skip" to use the records before this one')
+    if code == "truncated_payload":
+        problem = f"truncated record, {found:,} of the {expected:,} bytes after its header. The file was cut short"
+        rest = f'{cut}, or pass on_error="skip" to use the records before this one'
+        return DataLossError(f"{start}: {problem}: {rest}{outdated}")
+    if code == "length_crc":
+        hint = " (Is this even a TFRecord file?)" if offset == 0 else ""
+        problem = f"corrupted record, length checksum: stored {expected:#010x}, computed {found:#010x}{hint}"
+        rest = 'No record after this one can be found: restore the file, or pass on_error="skip" to use those before'
+        return DataLossError(f"{start}: {problem}. {rest}{outdated}")
+    if code == "data_crc":
+        where = f"{start} (payload at byte {offset + HEADER_BYTES})"
+        problem = f"corrupted record, data checksum: stored {expected:#010x}, computed {found:#010x}"
+        rest = 'Restore the file, or pass on_error="skip" to leave this record out'
+        return DataLossError(f"{where}: {problem}. {rest}{outdated}")
+    raise ValueError(f"{code!r} is not a fault of a frame")

@@ -1,0 +1,246 @@
+"""``RecordIndex``: where each record of a data set lies, so that any record can be read at once."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import errno
+import functools
+import hashlib
+import operator
+import os
+import struct
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from torch_tfrecord.errors import StaleIndexError
+from torch_tfrecord.faults import leave_out
+from torch_tfrecord.index_file import IndexData, read_index_file, sample_positions, write_index_file
+from torch_tfrecord.index_scan import ShardScan, lengths_digest, read_samples, run_on_shards, scan_shard
+from torch_tfrecord.paths import Paths, StrPath, expand_paths
+from torch_tfrecord.records import OnError, check_on_error, verify_level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch_tfrecord.faults import RecordFault
+    from torch_tfrecord.native import core
+    from torch_tfrecord.native._core import Int64s
+    from torch_tfrecord.progress import Progress
+
+IndexVerify: TypeAlias = Literal["length", "all"]
+
+
+class RecordLocation(NamedTuple):
+    """Where a record lies.
+
+    Attributes:
+        path: The file.
+        offset: Byte offset of the record's frame in it.
+        length: Bytes of the record's payload, which starts 12 bytes after ``offset``.
+    """
+
+    path: str
+    offset: int
+    length: int
+
+
+class RecordIndex:
+    """Where each record of some TFRecord files lies. Made by ``build``, ``open`` or ``load_or_build``.
+
+    ``len(index)`` is the number of records over all files, and ``index[i]`` the place of one, in file order. Opening is
+    quick however many records there are, and processes that open the same file share its memory.
+
+    Attributes:
+        paths: The data files ("shards"), in order.
+        offsets: int64[records], byte offset of each record's frame in its file. Read-only.
+        lengths: int64[records], bytes of each record's payload. Read-only.
+        shard_sizes: int64[shards], records of each file.
+        shard_bytes: int64[shards], bytes of each file.
+        num_bytes: Bytes of all files together.
+        faults: What was left out when the index was built with ``on_error="skip"``.
+        verify_level: What was checked then: ``"length"`` or ``"all"``.
+        file: The index file it was opened from or saved to last, or None.
+        fingerprint: 32 hex digits that stand for the content: sizes of files, lengths of records, sampled checksums;
+            not for names, places or times of files.
+
+    Example:
+        >>> import os, tempfile
+        >>> from torch_tfrecord.writer import TFRecordWriter
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "a.tfrecord")
+        ...     with TFRecordWriter(path) as writer:
+        ...         writer.write(b"alpha")
+        ...         writer.write(b"beta")
+        ...     index = RecordIndex.build(path)
+        ...     index.save(os.path.join(folder, "a.tfrindex"))
+        >>> len(index), index[1].offset, index[1].length
+        (2, 21, 4)
+    """
+
+    def __init__(self, data: IndexData, file: str | None = None) -> None:
+        self.paths = tuple(shard.path for shard in data.shards)
+        self.offsets = _read_only(data.offsets)
+        self.lengths = _read_only(data.lengths)
+        self.shard_sizes = _read_only(np.array([shard.records for shard in data.shards], np.int64))
+        self.shard_bytes = _read_only(np.array([shard.size for shard in data.shards], np.int64))
+        self.num_bytes = sum(shard.size for shard in data.shards)
+        self.faults = tuple(data.faults)
+        self.verify_level = data.verify
+        self.file = file
+        self._data = data
+        self._starts = [0, *np.cumsum(self.shard_sizes).tolist()]  # first record of each shard, and the end
+        self._ends = np.array(self._starts[1:], np.int64)
+
+    @classmethod
+    def build(
+        cls, paths: Paths, *, verify: IndexVerify = "length", on_error: OnError = "raise", progress: Progress = False
+    ) -> RecordIndex:
+        """Scan files, several at a time.
+
+        Args:
+            paths: A path, a glob pattern, a directory, ``name@N``, or a list of them; see ``expand_paths``.
+            verify: ``"length"`` checks the checksum of each record's length and that its file reaches to its end,
+                without reading payloads; ``"all"`` reads all and checks their checksums too.
+            on_error: ``"raise"``, or ``"skip"`` to leave damage out as ``read_records`` does, listed in ``faults``.
+            progress: Whether to show progress on a terminal; or a function of (bytes done, bytes in total).
+
+        Raises:
+            DataLossError: The first damage in file order.
+            FileNotFoundError: Nothing is found for one of the paths.
+        """
+        check_on_error(on_error)
+        level = index_verify_level(verify)
+        names = expand_paths(paths)
+        scans = _scan(names, level, skip=on_error == "skip", progress=progress, title="indexing")
+        faults: list[RecordFault] = []
+        for scan in scans:
+            for fault in scan.faults:
+                leave_out(faults, fault)
+        offsets = np.concatenate([scan.offsets for scan in scans])
+        lengths = np.concatenate([scan.lengths for scan in scans])
+        return cls(IndexData([scan.shard for scan in scans], offsets, lengths, faults, verify))
+
+    @classmethod
+    def open(cls, path: StrPath) -> RecordIndex:
+        """Open an index file. The data files are not looked at.
+
+        Raises:
+            StaleIndexError: It is no index file, damaged, or of another version.
+            FileNotFoundError: It is missing.
+        """
+        return cls(read_index_file(path), os.path.abspath(path))
+
+    @classmethod
+    def load_or_build(
+        cls, paths: Paths, *, verify: IndexVerify = "length", on_error: OnError = "raise", progress: Progress = False
+    ) -> RecordIndex:
+        """The index of a data set: the one kept from an earlier time if it still fits, else a new one, which is kept.
+
+        It is kept in a hidden file beside the first data file, or, where that place cannot be written, in
+        ``torch_tfrecord`` in the user's cache directory. Processes that start together wait for one to build it. The
+        arguments are those of ``build``.
+        """
+        from torch_tfrecord.index_cache import load_or_build  # noqa: PLC0415 - it imports this module
+
+        return load_or_build(paths, verify=verify, on_error=on_error, progress=progress)
+
+    def save(self, path: StrPath) -> None:
+        """Write an index file, in one step: others see the old file or the new one. Raises OSError.
+
+        Data files beside or below it are named relative to it, so that they can be moved together.
+        """
+        write_index_file(path, self._data)
+        self.file = os.path.abspath(path)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, record: int) -> RecordLocation:
+        number = operator.index(record)
+        if number < 0:
+            number += len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"record {record} of an index of {len(self):,} records")
+        shard = bisect.bisect_right(self._starts, number) - 1
+        return RecordLocation(self.paths[shard], int(self.offsets[number]), int(self.lengths[number]))
+
+    def locate(self, ids: Int64s) -> tuple[Int64s | None, Int64s, Int64s]:
+        """Where some records lie, as the core wants it.
+
+        Args:
+            ids: int64[n], record numbers in [0, len(index)).
+
+        Returns:
+            int64[n] shard numbers (None where there is one shard), int64[n] offsets, int64[n] lengths.
+
+        Raises:
+            IndexError: A number is too large.
+        """
+        offsets = self.offsets.take(ids)
+        lengths = self.lengths.take(ids)
+        shards = None if len(self.paths) == 1 else self._ends.searchsorted(ids, "right")
+        return shards, offsets, lengths
+
+    def check_shard(self, shard: int, file: core.File) -> None:
+        """Check cheaply that an open data file is still the one that was scanned: its size and sampled checksums.
+
+        Raises:
+            StaleIndexError: It is not.
+        """
+        expected = self._data.shards[shard]
+        size = file.size()
+        if size != expected.size:
+            raise self._stale(shard, f"is {size:,} bytes long now and was {expected.size:,}")
+        records = slice(self._starts[shard], self._starts[shard + 1])
+        if read_samples(file, self.offsets[records], self.lengths[records]) != expected.samples:
+            raise self._stale(shard, "has other content now than it had")
+
+    def verify(self, *, progress: Progress = False) -> None:
+        """Read all data files and check every checksum, and that records lie where the index says.
+
+        Damage that ``faults`` lists is known and passes.
+
+        Raises:
+            DataLossError: The first damage, in file order.
+            StaleIndexError: A file holds other records than the index says.
+        """
+        known = {(fault.path, fault.offset, fault.reason) for fault in self.faults}
+        scans = _scan(self.paths, 2, skip=True, progress=progress, title="verifying")
+        for shard, scan in enumerate(scans):
+            expected = self._data.shards[shard]
+            if scan.shard.size != expected.size:
+                raise self._stale(shard, f"is {scan.shard.size:,} bytes long now and was {expected.size:,}")
+            for fault, error in zip(scan.faults, scan.errors, strict=True):
+                if (fault.path, fault.offset, fault.reason) not in known:
+                    raise error
+            records = slice(self._starts[shard], self._starts[shard + 1])
+            same = np.array_equal(scan.offsets, self.offsets[records])
+            same = same and np.array_equal(scan.lengths, self.lengths[records])
+            if not same or scan.shard.samples != expected.samples:
+                raise self._stale(shard, "holds other records now than it did")
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that stand for the content of the data files."""
+        state = hashlib.blake2b(b"torch_tfrecord index 1", digest_size=16)
+        for shard in self._data.shards:
+            state.update(struct.pack("<QQ", shard.size, shard.records))
+            state.update(bytes.fromhex(shard.lengths_digest))
+            state.update(struct.pack(f"<{len(shard.samples)}I", *shard.samples))
+        return state.hexdigest()
+
+    def __repr__(self) -> str:
+        shards = f"{len(self.paths):,} file{'s' * (len(self.paths) != 1)}"
+        more = ", ..." if len(self.paths) > 1 else ""
+        return f"RecordIndex({len(self):,} records in {shards}, {self.num_bytes:,} bytes: {self.paths[0]}{more})"
+
+    def __reduce__(self) -> tuple[Callable[..., RecordIndex], tuple[Any, ...]]:
+        if self.file is not None:
+            return _open_pickled, (self.file, self.fingerprint)
+        return RecordIndex, (self._data,)
+
+    def _stale(self, shard: int, problem: str) -> StaleIndexError:
+        index = "its index" if self.file is None else f"its index {self.file}"
+        return StaleIndexError(f"{self.paths[shard]}: the file {problem} when {index} was built: build the index again")

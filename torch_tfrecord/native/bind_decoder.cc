@@ -1,0 +1,250 @@
+// Decoder, Job, Block and describe for Python. Arguments are checked here; the files behind know no Python.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "block.h"
+#include "columns.h"
+#include "decoder.h"
+#include "example.h"
+
+namespace py = pybind11;
+
+namespace tfr {
+namespace {
+
+using Int64s = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+
+py::object to_python(const Fault& fault) {
+  if (!fault) return py::none();
+  return py::make_tuple(fault.code, fault.row, fault.column, fault.position, fault.expected, fault.found);
+}
+
+// A contiguous buffer, held while this lives. Cheaper and stricter than py::buffer.request().
+class View {
+ public:
+  View(const py::handle& object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
+  }
+  ~View() { PyBuffer_Release(&view_); }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  uint8_t* data() const { return static_cast<uint8_t*>(view_.buf); }
+  int64_t size() const { return view_.len; }
+
+ private:
+  Py_buffer view_;
+};
+
+// (key, kind, layout, count, nbytes, default)
+void add_column(Schema& schema, const py::tuple& spec) {
+  if (spec.size() != 6) throw py::value_error("a column has 6 parts: key, kind, layout, count, nbytes, default");
+  Column column;
+  const auto kind = spec[1].cast<int64_t>(), layout = spec[2].cast<int64_t>();
+  if (kind < 0 || kind > 3) throw py::value_error("a column's kind is not 0, 1, 2 or 3");
+  if (layout < 0 || layout > 1) throw py::value_error("a column's layout is not FIXED or RAGGED");
+  column.kind = static_cast<Kind>(kind);
+  column.layout = static_cast<Layout>(layout);
+  column.count = spec[3].cast<int64_t>();
+  column.nbytes = spec[4].cast<int64_t>();
+  const py::object value = spec[5];
+  column.has_default = !value.is_none();
+  if (py::isinstance<py::tuple>(value)) {
+    column.default_offsets.push_back(0);
+    for (const py::handle item : value.cast<py::tuple>()) {
+      const auto bytes = item.cast<std::string>();
+      column.default_bytes.insert(column.default_bytes.end(), bytes.begin(), bytes.end());
+      column.default_offsets.push_back(static_cast<int64_t>(column.default_bytes.size()));
+    }
+  } else if (column.has_default) {
+    const auto bytes = value.cast<std::string>();
+    column.default_bytes.assign(bytes.begin(), bytes.end());
+  }
+  schema.add(spec[0].cast<py::bytes>(), std::move(column));
+}
+
+std::shared_ptr<Schema> compile(const py::sequence& columns) {
+  auto schema = std::make_shared<Schema>();
+  for (const py::handle column : columns) add_column(*schema, column.cast<py::tuple>());
+  return schema;
+}
+
+std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::sequence& files, const py::object& file_of,
+                          const Int64s& offsets, const Int64s& lengths, int verify) {
+  if (verify < 0 || verify > 2) throw py::value_error("verify is 0, 1 or 2");
+  const py::ssize_t rows = offsets.size();
+  if (lengths.size() != rows) throw py::value_error("offsets and lengths differ in size");
+  std::vector<std::shared_ptr<File>> shared;
+  for (const py::handle file : files) shared.push_back(file.cast<std::shared_ptr<File>>());
+  std::vector<Frame> frames(static_cast<size_t>(rows));
+  const int64_t *offset = offsets.data(), *length = lengths.data();
+  for (py::ssize_t i = 0; i < rows; ++i) frames[static_cast<size_t>(i)] = {0, offset[i], length[i]};
+  if (!file_of.is_none()) {
+    const auto places = file_of.cast<Int64s>();
+    if (places.size() != rows) throw py::value_error("file_of and offsets differ in size");
+    const int64_t* place = places.data();
+    for (py::ssize_t i = 0; i < rows; ++i) {
+      if (place[i] < 0 || place[i] > INT32_MAX) throw py::value_error("a row's file is out of range");
+      frames[static_cast<size_t>(i)].file = static_cast<int32_t>(place[i]);
+    }
+  }
+  return std::make_unique<Job>(schema, std::move(shared), std::move(frames), static_cast<Verify>(verify));
+}
+
+std::unique_ptr<Job> parse(const std::shared_ptr<Schema>& schema, const py::sequence& payloads) {
+  std::vector<std::unique_ptr<View>> views;
+  std::vector<int64_t> offsets{0};
+  for (const py::handle payload : payloads) {
+    views.push_back(std::make_unique<View>(payload, PyBUF_SIMPLE));
+    offsets.push_back(offsets.back() + views.back()->size());
+  }
+  Block block(offsets.back() + kSlack);
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (views[i]->size() > 0) std::memcpy(block.data() + offsets[i], views[i]->data(), static_cast<size_t>(views[i]->size()));
+  }
+  return std::make_unique<Job>(schema, std::move(block), std::move(offsets));
+}
+
+void require_measured(const Job& job, const Column& column) {
+  if (!column.sized() && !job.measured()) throw py::value_error("the size of this column is known after measure");
+}
+
+// Every part that will be written must lie inside the arena, at a multiple of 8.
+void check_placements(const Job& job, const std::vector<Placement>& placements, int64_t arena_size) {
+  const auto check = [arena_size](int64_t at, int64_t count, int64_t item) {
+    if (at < 0 || at % 8 != 0 || at > arena_size || (item > 0 && count > (arena_size - at) / item)) {
+      throw py::value_error("a part of a column does not lie inside the arena at a multiple of 8");
+    }
+  };
+  for (size_t c = 0; c < placements.size(); ++c) {
+    const Column& column = job.schema().columns[c];
+    const Placement& at = placements[c];
+    if (at.values < 0) continue;
+    if (column.sized()) {
+      check(at.values, job.rows(), column.row_bytes());
+      continue;
+    }
+    check(at.values, job.num_bytes(c), 1);
+    if (column.is_text()) check(at.value_offsets, job.num_values(c) + 1, 8);
+    if (column.layout == Layout::kRagged) check(at.row_offsets, job.rows() + 1, 8);
+  }
+}
+
+py::object fill(Job& job, const py::object& arena, const Int64s& numbers, int threads) {
+  const size_t columns = job.schema().columns.size();
+  if (static_cast<size_t>(numbers.size()) != 3 * columns) throw py::value_error("placements are three numbers a column");
+  if (!job.sized() && !job.measured()) throw py::value_error("measure comes before fill");
+  std::vector<Placement> placements(columns);
+  if (columns > 0) std::memcpy(placements.data(), numbers.data(), columns * sizeof(Placement));
+  const View view(arena, PyBUF_WRITABLE);
+  if (reinterpret_cast<uintptr_t>(view.data()) % 8 != 0 && columns > 0) throw py::value_error("the arena is not 8-byte aligned");
+  check_placements(job, placements, view.size());
+  Fault fault;
+  {
+    py::gil_scoped_release release;
+    fault = job.fill(view.data(), placements, threads);
+  }
+  return to_python(fault);
+}
+
+const Column& column_at(const Job& job, int64_t column) {
+  if (column < 0 || column >= static_cast<int64_t>(job.schema().columns.size())) throw py::index_error("no such column");
+  return job.schema().columns[static_cast<size_t>(column)];
+}
+
+py::list values(const Job& job, int64_t column) {
+  const Column& spec = column_at(job, column);
+  if (spec.kind > kBytes || !job.measured()) throw py::value_error("values are of a bytes column, after measure");
+  py::list list;
+  for (const Range& value : job.values(static_cast<size_t>(column))) {
+    list.append(py::bytes(reinterpret_cast<const char*>(value.begin), static_cast<size_t>(value.size())));
+  }
+  return list;
+}
+
+py::object describe(const py::object& payload) {
+  const View view(payload, PyBUF_SIMPLE);
+  Block copy(view.size() + kSlack);
+  if (view.size() > 0) std::memcpy(copy.data(), view.data(), static_cast<size_t>(view.size()));
+  std::vector<Described> features;
+  Fault fault;
+  if (!describe_example({copy.data(), copy.data() + view.size()}, features, fault)) {
+    fault.row = 0;
+    return to_python(fault);
+  }
+  py::list list;
+  for (const Described& feature : features) {
+    const auto* name = reinterpret_cast<const char*>(feature.name.begin);
+    list.append(py::make_tuple(py::bytes(name, static_cast<size_t>(feature.name.size())),
+                               static_cast<int>(feature.kind), feature.count));
+  }
+  return list;
+}
+
+int get_block(PyObject* self, Py_buffer* view, int flags) {
+  auto& block = py::handle(self).cast<Block&>();
+  return PyBuffer_FillInfo(view, self, block.data(), block.size(), 0, flags);
+}
+
+}  // namespace
+
+void bind_decoder(py::module_& module) {
+  module.attr("FIXED") = static_cast<int>(Layout::kFixed);
+  module.attr("RAGGED") = static_cast<int>(Layout::kRagged);
+  module.def("describe", &describe, py::arg("payload"));
+
+  // Its own buffer hook: pybind11's builds a description with strides for each request.
+  py::class_<Block>(module, "Block", py::custom_type_setup([](PyHeapTypeObject* type) {
+                      type->as_buffer.bf_getbuffer = get_block;
+                      type->ht_type.tp_as_buffer = &type->as_buffer;
+                    }))
+      .def(py::init<int64_t>(), py::arg("nbytes"))
+      .def("__len__", &Block::size);
+
+  py::class_<Job>(module, "Job")
+      .def_property_readonly("rows", &Job::rows)
+      .def_property_readonly("sized", &Job::sized)
+      .def(
+          "measure",
+          [](Job& job, int threads) {
+            if (job.measured()) throw py::value_error("measure was called twice");
+            Fault fault;
+            {
+              py::gil_scoped_release release;
+              fault = job.measure(threads);
+            }
+            return to_python(fault);
+          },
+          py::arg("num_threads"))
+      .def(
+          "num_values",
+          [](const Job& job, int64_t column) {
+            if (column_at(job, column).layout == Layout::kRagged) require_measured(job, column_at(job, column));
+            return job.num_values(static_cast<size_t>(column));
+          },
+          py::arg("column"))
+      .def(
+          "num_bytes",
+          [](const Job& job, int64_t column) {
+            require_measured(job, column_at(job, column));
+            return job.num_bytes(static_cast<size_t>(column));
+          },
+          py::arg("column"))
+      .def("values", &values, py::arg("column"))
+      .def("fill", &fill, py::arg("arena"), py::arg("placements"), py::arg("num_threads"))
+      .def("num_defaulted", &Job::num_defaulted)
+      .def("num_duplicates", &Job::num_duplicates);
+
+  py::class_<Schema, std::shared_ptr<Schema>>(module, "Decoder")
+      .def(py::init(&compile), py::arg("columns"))
+      .def("read", &read, py::arg("files"), py::arg("file_of"), py::arg("offsets"), py::arg("lengths"), py::arg("verify"))
+      .def("parse", &parse, py::arg("payloads"));
+}
+
+}  // namespace tfr

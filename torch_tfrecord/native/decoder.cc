@@ -1,0 +1,381 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "crc32c.h"
+#include "pool.h"
+#include "varint.h"
+
+namespace tfr {
+namespace {
+
+constexpr int64_t kHeader = 12, kFooter = 4;
+constexpr int64_t kMinChunk = 16 << 10;   // bytes of frames a task: enough to outweigh handing it out,
+constexpr int64_t kMaxChunk = 256 << 10;  // and small enough to stay in a core's cache between its passes
+constexpr int64_t kTrusted = 1 << 20;     // a longer row is compared with the file's size before memory is taken for it
+
+Fault frame_fault(const char* code, int64_t row, int64_t position, int64_t expected = 0, int64_t found = 0) {
+  return {code, row, -1, position, expected, found};
+}
+
+// Checks one frame of which `available` bytes were read.
+Fault check_frame(const Frame& frame, int64_t row, const uint8_t* bytes, int64_t available, Verify verify) {
+  if (available < kHeader) return frame_fault("truncated_header", row, frame.offset, kHeader, available);
+  const uint64_t length = load64(bytes);
+  if (verify != Verify::kNone) {
+    const uint32_t stored = load32(bytes + 8), computed = masked_crc32c(bytes, 8);
+    if (stored != computed) return frame_fault("length_crc", row, frame.offset, stored, computed);
+  }
+  if (length != static_cast<uint64_t>(frame.length)) {
+    const auto found = static_cast<int64_t>(std::min(length, static_cast<uint64_t>(kInt64Max)));
+    return frame_fault("length_mismatch", row, frame.offset, frame.length, found);
+  }
+  if (available - kHeader < frame.length + kFooter) {
+    return frame_fault("truncated_payload", row, frame.offset, frame.length + kFooter, available - kHeader);
+  }
+  if (verify == Verify::kAll) {
+    const uint32_t stored = load32(bytes + kHeader + frame.length);
+    const uint32_t computed = masked_crc32c(bytes + kHeader, static_cast<size_t>(frame.length));
+    if (stored != computed) return frame_fault("data_crc", row, frame.offset, stored, computed);
+  }
+  return {};
+}
+
+}  // namespace
+
+// The work of one thread on one chunk of rows.
+class Job::Task {
+ public:
+  Task(Job& job, uint8_t* arena, const std::vector<Placement>* placements)
+      : job_(job), schema_(*job.schema_), arena_(arena), placements_(placements), walker_(schema_.names) {}
+
+  // Read, walk and check; then note the slots (measure) or write the values (arena given).
+  void decode(Chunk chunk) {
+    std::unique_ptr<Block> scratch;
+    const uint8_t* base;
+    if (job_.in_memory_) {
+      base = job_.raw_->data() + job_.raw_offsets_[at(chunk.begin)];
+    } else {
+      uint8_t* buffer;
+      if (job_.raw_ != nullptr) {
+        buffer = job_.raw_->data() + job_.raw_offsets_[at(chunk.begin)];
+      } else {
+        scratch = std::make_unique<Block>(job_.raw_offsets_[at(chunk.end)] - job_.raw_offsets_[at(chunk.begin)] + kSlack);
+        buffer = scratch->data();
+      }
+      chunk.end = load(chunk, buffer);
+      base = buffer;
+    }
+    own_slots_.resize(at(schema_.names.size()));
+    for (int64_t row = chunk.begin; row < chunk.end; ++row) {
+      if (!decode_row(row, payload(row, base, chunk.begin))) return;
+    }
+    flush_counters();
+  }
+
+  // Write the values of rows that were measured.
+  void write(Chunk chunk) {
+    for (int64_t row = chunk.begin; row < chunk.end; ++row) {
+      for (size_t c = 0; c < schema_.columns.size(); ++c) {
+        const Column& column = schema_.columns[c];
+        const Placement& placement = (*placements_)[c];
+        if (placement.values < 0) continue;
+        const Slot& slot = job_.slot(row, c);
+        if (column.sized()) {
+          write_sized(column, slot, arena_ + placement.values + row * column.row_bytes());
+        } else {
+          write_unsized(column, slot, placement, job_.value_starts_[c][at(row)], job_.byte_starts_[c][at(row)], arena_);
+        }
+      }
+    }
+  }
+
+ private:
+  static size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+  Range payload(int64_t row, const uint8_t* base, int64_t first) const {
+    const uint8_t* begin = base + (job_.raw_offsets_[at(row)] - job_.raw_offsets_[at(first)]);
+    if (job_.in_memory_) return {begin, begin + (job_.raw_offsets_[at(row + 1)] - job_.raw_offsets_[at(row)])};
+    return {begin + kHeader, begin + kHeader + job_.frames_[at(row)].length};
+  }
+
+  // Reads the chunk's frames, adjacent ones together, and checks them. Returns the end of the rows that are good.
+  int64_t load(Chunk chunk, uint8_t* buffer) {
+    int64_t row = chunk.begin;
+    while (row < chunk.end) {
+      const Frame& first = job_.frames_[at(row)];
+      int64_t end = row, size = 0;
+      while (end < chunk.end && job_.frames_[at(end)].file == first.file &&
+             job_.frames_[at(end)].offset - first.offset == size) {
+        size += job_.frame_bytes(end++);
+      }
+      const int64_t got = job_.files_[at(first.file)]->read(first.offset, buffer, size);
+      if (got < 0) {
+        job_.report(frame_fault("io", row, first.offset, 0, -got));
+        return row;
+      }
+      for (int64_t left = got; row < end; ++row) {
+        const int64_t bytes = job_.frame_bytes(row);
+        const Fault fault =
+            check_frame(job_.frames_[at(row)], row, buffer, std::clamp<int64_t>(left, 0, bytes), job_.verify_);
+        if (fault) {
+          job_.report(fault);
+          return row;
+        }
+        left -= bytes;
+        buffer += bytes;
+      }
+    }
+    return row;
+  }
+
+  bool decode_row(int64_t row, Range record) {
+    const bool keep = arena_ == nullptr;
+    Slot* slots = own_slots_.data();
+    if (keep && schema_.names.size() > 0) slots = &job_.slots_[at(row * schema_.names.size())];
+    Fault fault;
+    if (schema_.names.size() > 0 && !walker_.walk(record, slots, duplicates_, fault)) {
+      fault.column = schema_.column_of(static_cast<int32_t>(fault.column));
+      return stop(row, fault);
+    }
+    Slot whole;
+    whole.data = record;
+    whole.count = 1;
+    whole.num_bytes = record.size();
+    whole.kind = kBytes;
+    if (keep && !job_.payload_slots_.empty()) job_.payload_slots_[at(row)] = whole;
+    for (size_t c = 0; c < schema_.columns.size(); ++c) {
+      const Column& column = schema_.columns[c];
+      const Slot& slot = column.slot == Names::kUnwanted ? whole : slots[column.slot];
+      if (!keep && write_scalar(column, slot, c, row)) continue;
+      const int defaulted = check_column(column, slot, fault);
+      if (defaulted < 0) {
+        fault.column = static_cast<int64_t>(c);
+        return stop(row, fault);
+      }
+      defaulted_ += defaulted;
+      if (keep || (*placements_)[c].values < 0) continue;
+      write_sized(column, slot, arena_ + (*placements_)[c].values + row * column.row_bytes());
+    }
+    return true;
+  }
+
+  // The commonest columns by far, one number a record, in as few steps as possible. False: not such a case.
+  bool write_scalar(const Column& column, const Slot& slot, size_t c, int64_t row) {
+    if (column.count != 1 || slot.count != 1 || slot.kind != column.kind || slot.form != Form::kPacked) return false;
+    const int64_t values = (*placements_)[c].values;
+    if (values < 0) return false;
+    if (column.kind == kInt64) {
+      store64(arena_ + values + row * 8, decode_varint(slot.data.begin, slot.data.size()));
+    } else if (column.kind == kFloat) {
+      std::memcpy(arena_ + values + row * 4, slot.data.begin, 4);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  bool stop(int64_t row, Fault fault) {
+    fault.row = row;
+    job_.report(fault);
+    flush_counters();
+    return false;
+  }
+
+  void flush_counters() {
+    job_.num_defaulted_ += defaulted_;
+    job_.num_duplicates_ += duplicates_;
+    defaulted_ = duplicates_ = 0;
+  }
+
+  Job& job_;
+  const Schema& schema_;
+  uint8_t* const arena_;
+  const std::vector<Placement>* const placements_;
+  ExampleWalker walker_;
+  std::vector<Slot> own_slots_;
+  int64_t defaulted_ = 0, duplicates_ = 0;
+};
+
+Job::Job(std::shared_ptr<const Schema> schema, std::vector<std::shared_ptr<File>> files, std::vector<Frame> frames,
+         Verify verify)
+    : schema_(std::move(schema)),
+      files_(std::move(files)),
+      frames_(std::move(frames)),
+      verify_(verify),
+      rows_(static_cast<int64_t>(frames_.size())),
+      in_memory_(false),
+      sized_(schema_->sized()) {
+  raw_offsets_.reserve(frames_.size() + 1);
+  raw_offsets_.push_back(0);
+  for (const Frame& frame : frames_) {
+    int64_t end;
+    if (frame.offset < 0 || frame.length < 0 || frame.file < 0 || frame.file >= static_cast<int64_t>(files_.size()) ||
+        frame.length > kInt64Max - kHeader - kFooter ||
+        __builtin_add_overflow(frame.offset, frame.length + kHeader + kFooter, &end) ||
+        __builtin_add_overflow(raw_offsets_.back(), frame.length + kHeader + kFooter, &end)) {
+      throw std::invalid_argument("an offset, length or file of a row is out of range");
+    }
+    raw_offsets_.push_back(end);
+  }
+}
+
+Job::Job(std::shared_ptr<const Schema> schema, Block block, std::vector<int64_t> offsets)
+    : schema_(std::move(schema)),
+      rows_(static_cast<int64_t>(offsets.size()) - 1),
+      in_memory_(true),
+      sized_(schema_->sized()),
+      raw_(std::make_unique<Block>(std::move(block))),
+      raw_offsets_(std::move(offsets)) {}
+
+int64_t Job::frame_bytes(int64_t row) const { return kHeader + frames_[static_cast<size_t>(row)].length + kFooter; }
+
+const Slot& Job::slot(int64_t row, size_t column) const {
+  const int32_t slot = schema_->columns[column].slot;
+  if (slot == Names::kUnwanted) return payload_slots_[static_cast<size_t>(row)];
+  return slots_[static_cast<size_t>(row * schema_->names.size() + slot)];
+}
+
+void Job::report(const Fault& fault) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (fault.row >= first_bad_) return;
+  fault_ = fault;
+  first_bad_ = fault.row;
+}
+
+// A row is believed to be longer than kTrusted only if its file is. The first that is not is the last that matters.
+int64_t Job::screen() {
+  for (int64_t row = 0; !in_memory_ && row < rows_; ++row) {
+    const Frame& frame = frames_[static_cast<size_t>(row)];
+    if (frame.length <= kTrusted) continue;
+    const File& file = *files_[static_cast<size_t>(frame.file)];
+    const int64_t size = file.size();
+    if (size >= 0 && frame.offset + frame_bytes(row) <= size) continue;
+    uint8_t header[kHeader] = {};
+    const int64_t got = size < 0 ? size : file.read(frame.offset, header, kHeader);
+    if (got < 0) {
+      report(frame_fault("io", row, frame.offset, 0, -got));
+    } else {
+      const int64_t available = got < kHeader ? got : std::max(size - frame.offset, kHeader);
+      report(check_frame(frame, row, header, std::min(available, frame_bytes(row) - 1), verify_));
+    }
+    return row;
+  }
+  return rows_;
+}
+
+std::vector<Job::Chunk> Job::chunks(int64_t rows, int threads) const {
+  const int64_t total = raw_offsets_[static_cast<size_t>(rows)];
+  const int64_t budget = std::clamp(total / (4 * std::max(threads, 1)), kMinChunk, kMaxChunk);
+  std::vector<Chunk> chunks;
+  for (int64_t row = 0; row < rows;) {
+    const int64_t begin = row, limit = raw_offsets_[static_cast<size_t>(begin)] + budget;
+    do {
+      ++row;
+    } while (row < rows && raw_offsets_[static_cast<size_t>(row) + 1] <= limit);
+    chunks.push_back({begin, row});
+  }
+  return chunks;
+}
+
+template <class Body>
+void Job::run(int64_t rows, int threads, uint8_t* arena, const std::vector<Placement>* placements, Body body) {
+  const std::vector<Chunk> all = chunks(rows, threads);
+  parallel_for(static_cast<int64_t>(all.size()), threads, [&](int64_t i) {
+    const Chunk& chunk = all[static_cast<size_t>(i)];
+    if (chunk.begin > first_bad_) return;  // the first bad row is what counts
+    Task task(*this, arena, placements);
+    body(task, chunk);
+  });
+}
+
+Fault Job::measure(int threads) {
+  if (measured_) throw std::logic_error("measure was called twice");
+  const int64_t rows = screen();
+  if (!in_memory_) {
+    raw_ = std::make_unique<Block>(raw_offsets_[static_cast<size_t>(rows)] + kSlack);
+  }
+  slots_.resize(static_cast<size_t>(rows_ * schema_->names.size()));
+  for (const Column& column : schema_->columns) {
+    if (column.slot == Names::kUnwanted) payload_slots_.resize(static_cast<size_t>(rows_));
+  }
+  run(rows, threads, nullptr, nullptr, [](Task& task, Chunk chunk) { task.decode(chunk); });
+  if (!fault_) add_up();
+  measured_ = !fault_;
+  return fault_;
+}
+
+void Job::add_up() {
+  const size_t columns = schema_->columns.size();
+  value_starts_.resize(columns);
+  byte_starts_.resize(columns);
+  for (size_t c = 0; c < columns; ++c) {
+    const Column& column = schema_->columns[c];
+    if (column.sized()) continue;
+    auto& values = value_starts_[c];
+    auto& bytes = byte_starts_[c];
+    values.assign(1, 0);
+    bytes.assign(1, 0);
+    for (int64_t row = 0; row < rows_; ++row) {
+      const Slot& slot = this->slot(row, c);
+      values.push_back(values.back() + column.count_of(slot));
+      bytes.push_back(bytes.back() + column.bytes_of(slot));
+    }
+  }
+}
+
+Fault Job::fill(uint8_t* arena, const std::vector<Placement>& placements, int threads) {
+  if (filled_) throw std::logic_error("fill was called twice");
+  filled_ = true;
+  if (!measured_) {
+    run(screen(), threads, arena, &placements, [](Task& task, Chunk chunk) { task.decode(chunk); });
+    return fault_;
+  }
+  for (size_t c = 0; c < placements.size(); ++c) {
+    const Column& column = schema_->columns[c];
+    const Placement& at = placements[c];
+    if (column.sized() || at.values < 0) continue;
+    const auto& values = value_starts_[c];
+    if (column.layout == Layout::kRagged) std::memcpy(arena + at.row_offsets, values.data(), values.size() * 8);
+    if (column.is_text()) {
+      store64(arena + at.value_offsets + values.back() * 8, static_cast<uint64_t>(byte_starts_[c].back()));
+    }
+  }
+  run(rows_, threads, arena, &placements, [](Task& task, Chunk chunk) { task.write(chunk); });
+  return {};
+}
+
+int64_t Job::num_values(size_t column) const {
+  const Column& c = schema_->columns[column];
+  return c.layout == Layout::kFixed ? rows_ * c.count : value_starts_[column].back();
+}
+
+int64_t Job::num_bytes(size_t column) const {
+  const Column& c = schema_->columns[column];
+  return c.sized() ? rows_ * c.row_bytes() : byte_starts_[column].back();
+}
+
+std::vector<Range> Job::values(size_t column) const {
+  const Column& c = schema_->columns[column];
+  std::vector<Range> all, some;
+  for (int64_t row = 0; row < rows_; ++row) {
+    const Slot& slot = this->slot(row, column);
+    some.clear();
+    const uint8_t* defaults = c.default_bytes.data();
+    if (slot.kind != kNone) {
+      list_bytes(slot, some);
+    } else if (c.is_text()) {
+      for (size_t i = 1; i < c.default_offsets.size(); ++i) {
+        some.push_back({defaults + c.default_offsets[i - 1], defaults + c.default_offsets[i]});
+      }
+    } else {
+      for (int64_t i = 0; i < c.count; ++i) some.push_back({defaults + i * c.nbytes, defaults + (i + 1) * c.nbytes});
+    }
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+}  // namespace tfr

@@ -1,0 +1,89 @@
+// One batch: rows from files or memory, through the walk, into an arena.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "block.h"
+#include "columns.h"
+#include "fault.h"
+#include "file.h"
+
+namespace tfr {
+
+// Where a row's frame lies.
+struct Frame {
+  int32_t file;
+  int64_t offset;  // of the frame in its file
+  int64_t length;  // of the payload
+};
+
+enum class Verify : int { kNone = 0, kLength = 1, kAll = 2 };
+
+// Decodes one batch. Where every column is sized, `fill` does all in one pass through cache-sized buffers. Otherwise
+// `measure` reads all rows into one block and notes where their values lie, and `fill` copies them out of there.
+class Job {
+ public:
+  Job(std::shared_ptr<const Schema> schema, std::vector<std::shared_ptr<File>> files, std::vector<Frame> frames,
+      Verify verify);
+  // Payloads in memory, end to end in `block`: row i lies at [offsets[i], offsets[i + 1]); kSlack bytes follow the last.
+  Job(std::shared_ptr<const Schema> schema, Block block, std::vector<int64_t> offsets);
+
+  int64_t rows() const { return rows_; }
+  bool sized() const { return sized_; }
+  bool measured() const { return measured_; }
+  const Schema& schema() const { return *schema_; }
+
+  // Each at most once. Both return the fault of the first bad row, if there is one.
+  Fault measure(int threads);
+  Fault fill(uint8_t* arena, const std::vector<Placement>& placements, int threads);
+
+  int64_t num_values(size_t column) const;
+  int64_t num_bytes(size_t column) const;
+  // After measure.
+  std::vector<Range> values(size_t column) const;
+
+  int64_t num_defaulted() const { return num_defaulted_; }
+  int64_t num_duplicates() const { return num_duplicates_; }
+
+ private:
+  struct Chunk {
+    int64_t begin, end;  // rows
+  };
+  class Task;
+
+  int64_t screen();
+  std::vector<Chunk> chunks(int64_t rows, int threads) const;
+  template <class Body>
+  void run(int64_t rows, int threads, uint8_t* arena, const std::vector<Placement>* placements, Body body);
+  int64_t frame_bytes(int64_t row) const;
+  const Slot& slot(int64_t row, size_t column) const;
+  void report(const Fault& fault);
+  void add_up();
+
+  const std::shared_ptr<const Schema> schema_;
+  const std::vector<std::shared_ptr<File>> files_;
+  const std::vector<Frame> frames_;
+  const Verify verify_ = Verify::kNone;
+  const int64_t rows_;
+  const bool in_memory_;
+  const bool sized_;
+  bool measured_ = false;
+  bool filled_ = false;
+
+  std::unique_ptr<Block> raw_;          // frames, or payloads, that stay until the job dies
+  std::vector<int64_t> raw_offsets_;    // rows + 1
+  std::vector<Slot> slots_;             // rows x names, if measured
+  std::vector<Slot> payload_slots_;     // rows, if measured and some column is of kind 0
+  std::vector<std::vector<int64_t>> value_starts_, byte_starts_;  // by column, rows + 1, for unsized columns
+
+  std::mutex mutex_;
+  Fault fault_;                               // of the lowest row so far; guarded by mutex_
+  std::atomic<int64_t> first_bad_{INT64_MAX};  // its row
+  std::atomic<int64_t> num_defaulted_{0}, num_duplicates_{0};
+};
+
+}  // namespace tfr

@@ -1,0 +1,385 @@
+#include "example.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "varint.h"
+
+namespace tfr {
+namespace {
+
+constexpr uint32_t tag_of(uint32_t field, uint32_t wire_type) { return field << 3 | wire_type; }
+
+bool count_packed(Wire& wire, Kind kind, Range run, int64_t& count) {
+  if (kind == kFloat) {
+    if (run.size() % 4 != 0) return wire.fail("bad_packed", run.begin, 4, run.size());
+    count += run.size() / 4;
+    return true;
+  }
+  const int64_t found = count_varints(run.begin, run.size());
+  if (found >= 0) {
+    count += found;
+    return true;
+  }
+  uint64_t ignored;
+  for (const uint8_t* p = run.begin; wire.varint(p, run.end, ignored);) {
+  }
+  return false;  // that loop has recorded where
+}
+
+// Walks a FloatList or Int64List. `packed` becomes its run where the list is nothing but one.
+bool walk_numbers(Wire& wire, Piece piece, Slot& slot, Range& packed) {
+  const uint8_t* p = piece.list.begin;
+  const uint8_t* const end = piece.list.end;
+  while (p < end) {
+    const uint8_t* at = p;
+    uint32_t tag;
+    if (!wire.tag(p, end, tag)) return false;
+    if (tag == tag_of(1, 2)) {
+      Range run;
+      if (!wire.bytes(p, end, run) || !count_packed(wire, piece.kind, run, slot.count)) return false;
+      if (at == piece.list.begin && p == end) packed = run;
+    } else {
+      if (!wire.skip(p, end, tag, at)) return false;
+      slot.count += tag == (piece.kind == kFloat ? tag_of(1, 5) : tag_of(1, 0));
+    }
+  }
+  return true;
+}
+
+bool walk_bytes(Wire& wire, Piece piece, Slot& slot) {
+  const uint8_t* p = piece.list.begin;
+  const uint8_t* const end = piece.list.end;
+  while (p < end) {
+    const uint8_t* at = p;
+    uint32_t tag;
+    if (!wire.tag(p, end, tag)) return false;
+    if (tag == tag_of(1, 2)) {
+      Range value;
+      if (!wire.bytes(p, end, value)) return false;
+      ++slot.count;
+      slot.num_bytes += value.size();
+    } else if (!wire.skip(p, end, tag, at)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Splits a map entry into its name (the last one counts) and the messages of its value (which merge).
+bool split_entry(Wire& wire, Range entry, Range& name, std::vector<Range>& values) {
+  name = {entry.begin, entry.begin};
+  values.clear();
+  const uint8_t* p = entry.begin;
+  while (p < entry.end) {
+    const uint8_t* at = p;
+    uint32_t tag;
+    Range range;
+    if (!wire.tag(p, entry.end, tag)) return false;
+    if (tag == tag_of(1, 2)) {
+      if (!wire.bytes(p, entry.end, name)) return false;
+    } else if (tag == tag_of(2, 2)) {
+      if (!wire.bytes(p, entry.end, range)) return false;
+      values.push_back(range);
+    } else if (!wire.skip(p, entry.end, tag, at)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Merges the messages of one Feature into `slot`: another kind replaces, the same kind goes on. All are checked.
+bool walk_feature(Wire& wire, Range entry, const std::vector<Range>& values, std::vector<Piece>& pieces, Slot& slot) {
+  pieces.clear();
+  Range packed;
+  for (const Range& value : values) {
+    const uint8_t* p = value.begin;
+    while (p < value.end) {
+      const uint8_t* at = p;
+      uint32_t tag;
+      if (!wire.tag(p, value.end, tag)) return false;
+      if ((tag & 7) != 2 || tag >> 3 > 3) {
+        if (!wire.skip(p, value.end, tag, at)) return false;
+        continue;
+      }
+      Piece piece{static_cast<Kind>(tag >> 3), {}};
+      if (!wire.bytes(p, value.end, piece.list)) return false;
+      if (piece.kind != slot.kind) {
+        pieces.clear();
+        slot.kind = piece.kind;
+        slot.count = slot.num_bytes = 0;
+      }
+      pieces.push_back(piece);
+      packed = {};
+      if (piece.kind == kBytes ? !walk_bytes(wire, piece, slot) : !walk_numbers(wire, piece, slot, packed)) return false;
+    }
+  }
+  if (pieces.size() != 1) {
+    slot.data = entry;
+    slot.form = Form::kEntry;
+  } else if (packed.begin != nullptr) {
+    slot.data = packed;
+    slot.form = Form::kPacked;
+  } else {
+    slot.data = pieces[0].list;
+    slot.form = Form::kList;
+  }
+  return true;
+}
+
+// Calls visit(Piece) for each list message that counts in a slot of form kList or kEntry.
+template <class Visit>
+void for_each_piece(const Slot& slot, Visit visit) {
+  if (slot.form == Form::kList) {
+    visit(Piece{slot.kind, slot.data});
+    return;
+  }
+  Fault none;  // everything was checked by the walk
+  Wire wire(slot.data.begin, none);
+  Range name;
+  std::vector<Range> values;
+  std::vector<Piece> pieces;
+  Slot again;
+  if (split_entry(wire, slot.data, name, values) && walk_feature(wire, slot.data, values, pieces, again)) {
+    std::for_each(pieces.begin(), pieces.end(), visit);
+  }
+}
+
+}  // namespace
+
+Slot& ExampleWalker::claim(int32_t index) {
+  Slot& slot = slots_[index];
+  if (slot.seen) {
+    ++*duplicates_;
+    slot = Slot{};
+  }
+  slot.seen = true;
+  return slot;
+}
+
+// A Feature of one packed list or of one bytes value, all lengths below 128: what most writers make of short features.
+// Fills the slot and returns true; or false, where the general walk has to look.
+//
+//   q: tag L1 0a L2 values[L2]        with L1 = L2 + 2 and the Feature being L2 + 4 bytes long
+inline bool plain_feature(Range value, Slot& slot) {
+  const uint8_t* q = value.begin;
+  const int64_t size = value.size() - 4;
+  const auto kind = static_cast<Kind>(q[0] >> 3);
+  if (size < 0 || q[1] != size + 2 || q[2] != 0x0A || q[3] != size || (q[0] & 7) != 2) return false;
+  int64_t count = 1;
+  if (kind == kFloat) {
+    if (size % 4 != 0) return false;
+    count = size / 4;
+  } else if (kind == kInt64) {
+    if (size != 1 || q[4] >= 0x80) count = count_varints(q + 4, size);
+    if (count < 0) return false;
+  } else if (kind != kBytes) {
+    return false;
+  }
+  slot.data = {q + 4, q + 4 + size};
+  slot.count = count;
+  slot.num_bytes = size;
+  slot.kind = kind;
+  return true;
+}
+
+bool ExampleWalker::wanted(Wire& wire, int32_t index, Range entry) {
+  if (walk_feature(wire, entry, values_, pieces_, claim(index))) return true;
+  damaged_ = index;
+  return false;
+}
+
+// An entry of a name and then a value, all lengths below 128. Sets `next` to the field after it, or leaves it where
+// anything is out of the ordinary.
+//
+//   p: 0a L1 0a K name[K]   q: 12 L2 value[L2]
+inline bool ExampleWalker::plain_entry(Wire& wire, const uint8_t*& next, const uint8_t* end) {
+  const uint8_t* p = next;
+  const int64_t entry_size = p[1], name_size = p[3];
+  if (p[0] != 0x0A || p[2] != 0x0A || entry_size >= 0x80 || end - p < entry_size + 2) return true;
+  const int64_t value_size = entry_size - 4 - name_size;
+  if (value_size < 0) return true;
+  const uint8_t* q = p + 4 + name_size;
+  if (q[0] != 0x12 || q[1] != value_size) return true;
+  next = q + 2 + value_size;
+  const int32_t index = predictor_.find(names_, p + 4, name_size);
+  if (index == Names::kUnwanted) return true;
+  const Range value{q + 2, next};
+  if (!slots_[index].seen && plain_feature(value, slots_[index])) {
+    slots_[index].seen = true;
+    return true;
+  }
+  values_.assign(1, value);
+  return wanted(wire, index, {p + 2, next});
+}
+
+bool ExampleWalker::entry(Wire& wire, Range message) {
+  Range name;
+  if (!split_entry(wire, message, name, values_)) return false;
+  const int32_t index = predictor_.find(names_, name.begin, name.size());
+  return index == Names::kUnwanted || wanted(wire, index, message);
+}
+
+bool ExampleWalker::features(Wire& wire, Range message) {
+  const uint8_t* p = message.begin;
+  while (p < message.end) {
+    const uint8_t* at = p;
+    if (!plain_entry(wire, p, message.end)) return false;
+    if (p != at) continue;
+    uint32_t tag;
+    Range range;
+    if (!wire.tag(p, message.end, tag)) return false;
+    if (tag == tag_of(1, 2)) {
+      if (!wire.bytes(p, message.end, range) || !entry(wire, range)) return false;
+    } else if (!wire.skip(p, message.end, tag, at)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ExampleWalker::walk(Range record, Slot* slots, int64_t& duplicates, Fault& fault) {
+  std::fill_n(slots, names_.size(), Slot{});
+  slots_ = slots;
+  duplicates_ = &duplicates;
+  damaged_ = Names::kUnwanted;
+  predictor_.begin_record();
+  Wire wire(record.begin, fault);
+  const uint8_t* p = record.begin;
+  while (p < record.end) {
+    const uint8_t* at = p;
+    uint32_t tag;
+    Range message;
+    const bool good = wire.tag(p, record.end, tag) &&
+                      (tag == tag_of(1, 2) ? wire.bytes(p, record.end, message) && features(wire, message)
+                                           : wire.skip(p, record.end, tag, at));
+    if (!good) {
+      fault.column = damaged_;
+      return false;
+    }
+  }
+  predictor_.end_record();
+  return true;
+}
+
+bool describe_example(Range record, std::vector<Described>& features, Fault& fault) {
+  Wire wire(record.begin, fault);
+  std::vector<Range> values;
+  std::vector<Piece> pieces;
+  Names names;  // collects the names themselves: slot i is features[i]
+  for (const uint8_t* p = record.begin; p < record.end;) {
+    const uint8_t* at = p;
+    uint32_t tag;
+    Range message;
+    if (!wire.tag(p, record.end, tag)) return false;
+    if (tag != tag_of(1, 2)) {
+      if (!wire.skip(p, record.end, tag, at)) return false;
+      continue;
+    }
+    if (!wire.bytes(p, record.end, message)) return false;
+    for (const uint8_t* q = message.begin; q < message.end;) {
+      const uint8_t* field = q;
+      Range entry, name;
+      if (!wire.tag(q, message.end, tag)) return false;
+      if (tag != tag_of(1, 2)) {
+        if (!wire.skip(q, message.end, tag, field)) return false;
+        continue;
+      }
+      Slot slot;
+      if (!wire.bytes(q, message.end, entry) || !split_entry(wire, entry, name, values) ||
+          !walk_feature(wire, entry, values, pieces, slot)) {
+        return false;
+      }
+      const auto index = static_cast<size_t>(
+          names.add(std::string(reinterpret_cast<const char*>(name.begin), static_cast<size_t>(name.size()))));
+      if (index == features.size()) features.push_back({name, kNone, 0});
+      features[index].kind = slot.kind;
+      features[index].count = slot.count;
+    }
+  }
+  return true;
+}
+
+void copy_int64s(const Slot& slot, int64_t* out) {
+  if (slot.form == Form::kPacked) {
+    if (slot.count == 1) {
+      *out = static_cast<int64_t>(decode_varint(slot.data.begin, slot.data.size()));
+    } else {
+      decode_varints(slot.data.begin, slot.data.size(), out);
+    }
+    return;
+  }
+  for_each_piece(slot, [&out](Piece piece) {
+    Fault none;
+    Wire wire(piece.list.begin, none);
+    for (const uint8_t* p = piece.list.begin; p < piece.list.end;) {
+      const uint8_t* at = p;
+      uint32_t tag;
+      uint64_t value;
+      Range run;
+      if (!wire.tag(p, piece.list.end, tag)) return;
+      if (tag == tag_of(1, 2)) {
+        if (!wire.bytes(p, piece.list.end, run)) return;
+        const uint8_t* q = run.begin;
+        while (q < run.end && wire.varint(q, run.end, value)) *out++ = static_cast<int64_t>(value);
+      } else if (tag == tag_of(1, 0)) {
+        if (!wire.varint(p, piece.list.end, value)) return;
+        *out++ = static_cast<int64_t>(value);
+      } else if (!wire.skip(p, piece.list.end, tag, at)) {
+        return;
+      }
+    }
+  });
+}
+
+void copy_floats(const Slot& slot, uint8_t* out) {
+  if (slot.form == Form::kPacked) {
+    std::memcpy(out, slot.data.begin, static_cast<size_t>(slot.data.size()));
+    return;
+  }
+  for_each_piece(slot, [&out](Piece piece) {
+    Fault none;
+    Wire wire(piece.list.begin, none);
+    for (const uint8_t* p = piece.list.begin; p < piece.list.end;) {
+      const uint8_t* at = p;
+      uint32_t tag;
+      Range run;
+      if (!wire.tag(p, piece.list.end, tag)) return;
+      if (tag == tag_of(1, 2)) {
+        if (!wire.bytes(p, piece.list.end, run)) return;
+      } else {
+        if (!wire.skip(p, piece.list.end, tag, at)) return;
+        if (tag != tag_of(1, 5)) continue;
+        run = {p - 4, p};
+      }
+      std::memcpy(out, run.begin, static_cast<size_t>(run.size()));
+      out += run.size();
+    }
+  });
+}
+
+void list_bytes(const Slot& slot, std::vector<Range>& values) {
+  values.clear();
+  if (slot.form == Form::kPacked) {
+    values.push_back(slot.data);
+    return;
+  }
+  for_each_piece(slot, [&values](Piece piece) {
+    Fault none;
+    Wire wire(piece.list.begin, none);
+    for (const uint8_t* p = piece.list.begin; p < piece.list.end;) {
+      const uint8_t* at = p;
+      uint32_t tag;
+      Range value;
+      if (!wire.tag(p, piece.list.end, tag)) return;
+      if (tag == tag_of(1, 2)) {
+        if (!wire.bytes(p, piece.list.end, value)) return;
+        values.push_back(value);
+      } else if (!wire.skip(p, piece.list.end, tag, at)) {
+        return;
+      }
+    }
+  });
+}
+
+}  // namespace tfr

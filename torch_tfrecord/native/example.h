@@ -1,0 +1,83 @@
+// Walks a serialised Example and says where the values of each wanted feature lie. Nothing is copied.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fault.h"
+#include "names.h"
+#include "predictor.h"
+#include "wire.h"
+
+namespace tfr {
+
+enum Kind : uint8_t { kNone = 0, kBytes = 1, kFloat = 2, kInt64 = 3 };  // Feature's field numbers
+
+// How a slot's `data` is to be read.
+enum class Form : uint8_t {
+  kPacked,   // numbers: the one packed run; bytes: the one value
+  kList,     // one list message
+  kEntry,    // a whole map entry, several of whose messages merge
+};
+
+// What was found of one wanted feature in one record.
+struct Slot {
+  Range data;
+  int64_t count = 0;      // values
+  int64_t num_bytes = 0;  // kBytes: of all values together
+  Kind kind = kNone;      // kNone: absent, or present without a kind
+  Form form = Form::kPacked;
+  bool seen = false;
+};
+
+// One field of a Feature: its kind and its list message.
+struct Piece {
+  Kind kind;
+  Range list;
+};
+
+// Walks records one after another; not for several threads at once.
+class ExampleWalker {
+ public:
+  explicit ExampleWalker(const Names& names) : names_(names) {}
+
+  // Fills slots[0 .. names.size()) from one record, which has kSlack readable bytes after it and stays where it is as
+  // long as the walker lives. On a fault returns false; fault.column then holds the slot whose feature is damaged, or
+  // -1. Adds to `duplicates` each entry of a wanted name that a later entry replaced.
+  bool walk(Range record, Slot* slots, int64_t& duplicates, Fault& fault);
+
+ private:
+  bool features(Wire& wire, Range message);
+  bool plain_entry(Wire& wire, const uint8_t*& next, const uint8_t* end);
+  bool entry(Wire& wire, Range message);
+  bool wanted(Wire& wire, int32_t index, Range entry);
+  Slot& claim(int32_t slot);
+
+  const Names& names_;
+  Predictor predictor_;
+  std::vector<Range> values_;
+  std::vector<Piece> pieces_;
+  Slot* slots_ = nullptr;
+  int64_t* duplicates_ = nullptr;
+  int32_t damaged_ = Names::kUnwanted;
+};
+
+// One feature of an Example, for looking at records whose schema is not known.
+struct Described {
+  Range name;
+  Kind kind;
+  int64_t count;
+};
+
+// All features in the order in which their names first occur. Checks everything inside.
+bool describe_example(Range record, std::vector<Described>& features, Fault& fault);
+
+// Writes a slot's values, which walk_example has checked.
+void copy_int64s(const Slot& slot, int64_t* out);
+void copy_floats(const Slot& slot, uint8_t* out);
+// Values end to end at `out`; where each begins, counted from `start`, at `offsets` (left out if nullptr).
+void copy_bytes(const Slot& slot, uint8_t* out, int64_t start, int64_t* offsets);
+// The ranges of a slot's bytes values.
+void list_bytes(const Slot& slot, std::vector<Range>& values);
+
+}  // namespace tfr

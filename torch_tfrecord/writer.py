@@ -1,0 +1,233 @@
+"""Writing TFRecord files, so that a file under its final name is always whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch_tfrecord.native import core
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Buffer, Self
+
+    from torch_tfrecord.paths import StrPath
+
+_BUFFER_BYTES = 1 << 20
+
+
+class TFRecordWriter:
+    """Writes records to a file that appears, whole, when the writer is closed.
+
+    Until then the bytes are in a hidden file beside it. An exception inside the ``with`` block, a crash, or a writer
+    that is dropped without ``close`` leaves no file under the final name, and an older file there as it was. A writer is
+    for one thread at a time.
+
+    Args:
+        path: The file to make or to replace. A symbolic link is followed.
+        compression: None, the only choice in this version.
+
+    Attributes:
+        num_records: Records written so far.
+        num_bytes: Bytes of them so far, with their frames: the size of the file at last.
+
+    Raises:
+        FileNotFoundError: The directory is missing.
+        IsADirectoryError: The path is a directory.
+        ValueError: ``compression`` is not None.
+
+    Example:
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "train.tfrecord")
+        ...     with TFRecordWriter(path) as writer:
+        ...         writer.write(b"any bytes")
+        ...         writer.write_example({"label": 3, "image": b"..."})
+        ...         writer.write_batch({"label": [4, 5], "image": [b"...", b"..."]})
+        ...     writer.num_records, os.path.getsize(path) == writer.num_bytes
+        (4, True)
+    """
+
+    def __init__(self, path: StrPath, *, compression: None = None) -> None:
+        if compression is not None:
+            raise ValueError(f"compression {compression!r} comes in a later version: this one writes None only")
+        self.num_records = 0
+        self.num_bytes = 0
+        self._path = os.fspath(path)
+        self._target = _target_of(self._path)
+        self._buffer = bytearray()
+        folder, name = os.path.split(self._target)
+        # The name is cut, because a longer one could be too long for the file system.
+        self._temporary = os.path.join(folder, f".{name[:40]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        self._failed = False
+        self._descriptor = self._create()
+        self._clean_up = weakref.finalize(
+            self, _drop_unclosed, self._path, self._temporary, self._descriptor, os.getpid()
+        )
+
+    def write(self, record: Buffer | str) -> None:
+        """Write a record: bytes-like as they are, str as UTF-8.
+
+        Raises:
+            ValueError: The writer is closed.
+            TypeError: The record is neither; a protobuf message is written as ``message.SerializeToString()``.
+        """
+        self._check_open()
+        self._append(core.frame(_to_bytes(record)), 1)
+
+    def write_example(self, features: Mapping[str | bytes, Any] | Mapping[str, Any]) -> None:
+        """Write an ``Example`` of these features: ``write(encode_example(features))``."""
+        from torch_tfrecord.encode import encode_example  # noqa: PLC0415 - raw records need no NumPy
+
+        self.write(encode_example(features))
+
+    def write_batch(self, batch: Mapping[str | bytes, Any] | Mapping[str, Any]) -> None:
+        """Write B ``Example`` records at once, from features that each hold B rows.
+
+        Args:
+            batch: By feature name an array or tensor ``[B, ...]``, a list of B values, a list of B lists or arrays of
+                any lengths, or a ``Bytes`` or ``Ragged`` column of a batch. Every feature is written in every row.
+
+        Raises:
+            ValueError: The writer is closed, features differ in B, or a value does not fit; nothing is written then.
+            TypeError: A value that no feature can hold.
+        """
+        from torch_tfrecord.encode import encode_columns  # noqa: PLC0415
+
+        self._check_open()
+        columns, rows = encode_columns(batch)
+        frames, _ = core.encode_batch(columns, rows, True)
+        self._append(frames, rows)
+
+    def flush(self) -> None:
+        """Hand what was written so far to the operating system. It is still under the hidden name."""
+        self._check_open()
+        self._drain()
+
+    def close(self) -> None:
+        """Finish the file and give it its final name. A second call does nothing.
+
+        Raises:
+            OSError: It could not be written; then nothing is left of it.
+        """
+        if self._failed:
+            raise OSError(errno.EIO, "the file was given up when a write failed", self._path)
+        if not self._clean_up.alive:
+            return
+        self._drain()
+        self._clean_up.detach()
+        try:
+            os.close(self._descriptor)
+            os.replace(self._temporary, self._target)
+        except BaseException:
+            _remove(self._temporary)
+            raise
+
+    def discard(self) -> None:
+        """Give up: close without a file. Does nothing after ``close``."""
+        if self._clean_up.detach() is not None:
+            os.close(self._descriptor)
+            _remove(self._temporary)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __repr__(self) -> str:
+        state = "open" if self._clean_up.alive else "closed"
+        return f"TFRecordWriter({self._path!r}, {state}, {self.num_records:,} records, {self.num_bytes:,} bytes)"
+
+    def _create(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(self._temporary, flags, 0o666)  # less the umask, as open() does
+        except OSError as error:
+            missing = error.errno == errno.ENOENT
+            problem = "the directory to write in is missing" if missing else error.strerror
+            raise OSError(error.errno, problem, self._path) from None
+
+    def _check_open(self) -> None:
+        if not self._clean_up.alive:
+            raise ValueError(f"the writer of {self._path} is closed")
+
+    def _append(self, frames: bytes, records: int) -> None:
+        if len(self._buffer) + len(frames) > _BUFFER_BYTES:
+            self._drain()
+        if len(frames) > _BUFFER_BYTES:
+            self._write_out(frames)
+        else:
+            self._buffer += frames
+        self.num_records += records
+        self.num_bytes += len(frames)
+
+    def _drain(self) -> None:
+        self._write_out(self._buffer)
+        self._buffer.clear()
+
+    def _write_out(self, data: Buffer) -> None:
+        """Write to the file. A failure in the middle leaves half a record, so it ends the writer."""
+        try:
+            with memoryview(data) as view:
+                written = 0
+                while written < len(view):
+                    written += os.write(self._descriptor, view[written:])
+        except BaseException:
+            self._failed = True
+            self.discard()
+            raise
+
+
+def _target_of(path: str) -> str:
+    """Where the file goes in the end. What is neither a file nor free must not be replaced: a device, a pipe."""
+    target = os.path.realpath(path)
+    try:
+        mode = os.stat(target).st_mode
+    except OSError:
+        return target  # free, or an error that creating will meet
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a directory stands where a file is to be written", path)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "only a regular file can be written, not a device or a pipe", path)
+    return target
+
+
+def _to_bytes(record: Any) -> Buffer:
+    if isinstance(record, bytes):
+        return record
+    if isinstance(record, str):
+        return record.encode()
+    try:
+        view = memoryview(record)
+    except TypeError:
+        hint = ": write record.SerializeToString()" if hasattr(record, "SerializeToString") else ""
+        raise TypeError(f"a record must be bytes-like or str, not {type(record).__name__}{hint}") from None
+    return view.cast("B") if view.nbytes else b""
+
+
+def _drop_unclosed(path: str, temporary: str, descriptor: int, process: int) -> None:
+    """Clean up after a writer that was dropped. Static, for it must not keep the writer alive."""
+    os.close(descriptor)
+    if os.getpid() != process:  # a fork: the file is the parent's
+        return
+    _remove(temporary)
+    warnings.warn(
+        f"the writer of {path} was dropped without close(), and so was its file", ResourceWarning, stacklevel=2
+    )
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
