@@ -18,6 +18,7 @@ A feature holds int64, float32 or bytes values in a flat list; its shape is not 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -157,7 +158,7 @@ def _from_array(array: np.ndarray[Any, Any]) -> _Column:
         raise ValueError("a batch needs a value for each row, but this array has no dimension")
     if array.dtype.kind == "O":
         return _from_rows(array.tolist())
-    count = int(np.prod(array.shape[1:], dtype=np.int64))
+    count = math.prod(array.shape[1:])
     return _Column(len(array), from_array(array), count, None)
 
 
@@ -187,15 +188,16 @@ def _from_offsets(column: Any) -> _Column:
     values, offsets = column.values, _offsets(column.offsets)
     if hasattr(values, "values") and hasattr(values, "offsets"):
         items = _bytes_values(values)
-    elif type(column).__name__ == "Bytes":
+    elif hasattr(column, "shape"):  # of one row of a Bytes
         items = _bytes_values(column)
-        return _Column(items.count, items, 1, None)
+        count = math.prod(column.shape)
+        return _Column(items.count // max(count, 1), items, count, None)
     else:
         array = np.asarray(tensor_to_array(values) if is_tensor(values) else values)
         flat = from_array(array)
         if flat is None:
             return _Column(len(offsets) - 1, None, 0, None)
-        items, offsets = flat, offsets * int(np.prod(array.shape[1:], dtype=np.int64))
+        items, offsets = flat, offsets * math.prod(array.shape[1:])
     if offsets[-1] > items.count:
         raise ValueError(f"offsets end at {offsets[-1]}, but there are {items.count} values")
     return _Column(len(offsets) - 1, _part(items, int(offsets[0]), int(offsets[-1])), 0, offsets - offsets[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import errno
 import functools
 import hashlib
@@ -16,8 +15,8 @@ import numpy as np
 
 from torch_tfrecord.errors import StaleIndexError
 from torch_tfrecord.faults import leave_out
-from torch_tfrecord.index_file import IndexData, read_index_file, sample_positions, write_index_file
-from torch_tfrecord.index_scan import ShardScan, lengths_digest, read_samples, run_on_shards, scan_shard
+from torch_tfrecord.index_file import IndexData, read_index_file, write_index_file
+from torch_tfrecord.index_scan import ShardScan, naming, read_samples, run_on_shards, scan_shard
 from torch_tfrecord.paths import Paths, StrPath, expand_paths
 from torch_tfrecord.records import OnError, check_on_error, verify_level
 
@@ -154,6 +153,16 @@ class RecordIndex:
         write_index_file(path, self._data)
         self.file = os.path.abspath(path)
 
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that stand for the content of the data files."""
+        state = hashlib.blake2b(b"torch_tfrecord index 1", digest_size=16)
+        for shard in self._data.shards:
+            state.update(struct.pack("<QQ", shard.size, shard.records))
+            state.update(bytes.fromhex(shard.lengths_digest))
+            state.update(struct.pack(f"<{len(shard.samples)}I", *shard.samples))
+        return state.hexdigest()
+
     def __len__(self) -> int:
         return len(self.offsets)
 
@@ -190,11 +199,13 @@ class RecordIndex:
             StaleIndexError: It is not.
         """
         expected = self._data.shards[shard]
-        size = file.size()
-        if size != expected.size:
-            raise self._stale(shard, f"is {size:,} bytes long now and was {expected.size:,}")
         records = slice(self._starts[shard], self._starts[shard + 1])
-        if read_samples(file, self.offsets[records], self.lengths[records]) != expected.samples:
+        with naming(self.paths[shard]):
+            size = file.size()
+            if size != expected.size:
+                raise self._stale(shard, f"is {size:,} bytes long now and was {expected.size:,}")
+            samples = read_samples(file, self.offsets[records], self.lengths[records])
+        if samples != expected.samples:
             raise self._stale(shard, "has other content now than it had")
 
     def verify(self, *, progress: Progress = False) -> None:
@@ -221,16 +232,6 @@ class RecordIndex:
             if not same or scan.shard.samples != expected.samples:
                 raise self._stale(shard, "holds other records now than it did")
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """32 hex digits that stand for the content of the data files."""
-        state = hashlib.blake2b(b"torch_tfrecord index 1", digest_size=16)
-        for shard in self._data.shards:
-            state.update(struct.pack("<QQ", shard.size, shard.records))
-            state.update(bytes.fromhex(shard.lengths_digest))
-            state.update(struct.pack(f"<{len(shard.samples)}I", *shard.samples))
-        return state.hexdigest()
-
     def __repr__(self) -> str:
         shards = f"{len(self.paths):,} file{'s' * (len(self.paths) != 1)}"
         more = ", ..." if len(self.paths) > 1 else ""
@@ -244,3 +245,36 @@ class RecordIndex:
     def _stale(self, shard: int, problem: str) -> StaleIndexError:
         index = "its index" if self.file is None else f"its index {self.file}"
         return StaleIndexError(f"{self.paths[shard]}: the file {problem} when {index} was built: build the index again")
+
+
+def index_verify_level(verify: str) -> int:
+    """The core's number for the ``verify`` of an index, which cannot do without lengths."""
+    if verify not in ("length", "all"):
+        raise ValueError(f"verify must be 'length' or 'all' for an index, not {verify!r}")
+    return verify_level(verify)
+
+
+def _scan(paths: Sequence[str], level: int, *, skip: bool, progress: Progress, title: str) -> list[ShardScan]:
+    def scan(number: int, advance: Callable[[int], bool]) -> ShardScan:
+        return scan_shard(paths[number], level, skip=skip, advance=advance)
+
+    return run_on_shards(scan, [os.stat(path).st_size for path in paths], progress=progress, title=title)
+
+
+def _open_pickled(file: str, fingerprint: str) -> RecordIndex:
+    """Undo the pickling of an index that is in a file."""
+    try:
+        index = RecordIndex.open(file)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            errno.ENOENT, "the index file that a pickled RecordIndex names is missing", file
+        ) from None
+    if index.fingerprint != fingerprint:
+        raise StaleIndexError(f"{file}: the index was built anew, of changed data, since it was pickled")
+    return index
+
+
+def _read_only(array: Int64s) -> Int64s:
+    view: Int64s = array.view()
+    view.flags.writeable = False
+    return view

@@ -194,8 +194,8 @@ class _Checker:
         fields = self._typed(item, dict, "shard")
         records = self._count(fields.get("records"), "records")
         samples = [self._count(crc, "sample") for crc in self._typed(fields.get("samples"), list, "samples")]
-        if len(samples) != len(sample_positions(records)):
-            raise _damaged(self._name, f"a shard of {records:,} records has {len(samples)} samples")
+        if len(samples) != len(sample_positions(records)) or max(samples, default=0) >= 2**32:
+            raise _damaged(self._name, f"the samples of a shard of {records:,} records are wrong")
         digest = self._typed(fields.get("lengths_digest"), str, "lengths_digest")
         if _DIGEST.fullmatch(digest) is None:
             raise _damaged(self._name, "lengths_digest is not 32 hex digits")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from torch_tfrecord import sniff
-from torch_tfrecord.errors import CancelledError
+from torch_tfrecord.errors import CancelledError, DataLossError
 from torch_tfrecord.faults import HEADER_BYTES, NOT_A_TFRECORD, RecordFault, frame_error
 from torch_tfrecord.index_file import Shard, sample_positions
 from torch_tfrecord.native import core
@@ -22,7 +23,7 @@ from torch_tfrecord.paths import open_descriptor
 from torch_tfrecord.progress import Progress, ProgressMeter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch_tfrecord.errors import TFRecordError
     from torch_tfrecord.native._core import Fault, Int64s
@@ -63,6 +64,17 @@ def open_shard(path: str) -> core.File:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise OSError(errno.ESPIPE, "a pipe or a device has no index: use read_records to stream it", path)
     return core.File(open_descriptor(path))
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Name the file in an error of reading, of which the core knows only the number."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DataLossError) or error.filename is not None:
+            raise
+        raise DataLossError(error.errno, f"{path}: reading failed: {error.strerror}") from error
 
 
 def run_on_shards(
@@ -121,7 +133,11 @@ def scan_shard(path: str, verify: int, *, skip: bool, advance: Callable[[int], b
         CancelledError: ``advance`` said so.
     """
     file = open_shard(path)
-    scan = _Scan(path, file, skip=skip)
+    with naming(path):
+        return _scan_file(_Scan(path, file, skip=skip), file, verify, advance)
+
+
+def _scan_file(scan: _Scan, file: core.File, verify: int, advance: Callable[[int], bool]) -> ShardScan:
     if scan.is_something_else():
         return scan.finish(file.size())
     offset = 0
@@ -129,7 +145,7 @@ def scan_shard(path: str, verify: int, *, skip: bool, advance: Callable[[int], b
         offsets, lengths, end, fault = file.scan(offset, _PIECE_BYTES, verify)
         scan.add(offsets, lengths)
         if advance(end - offset):
-            raise CancelledError(f"{path}: the scan was stopped at byte {end}")
+            raise CancelledError(f"the scan was stopped at byte {end}")
         if fault is None:
             if end == offset:  # nothing more came, so this is the end of the file
                 return scan.finish(end)
@@ -190,12 +206,15 @@ class _Scan:
     def finish(self, size: int) -> ShardScan:
         offsets = np.concatenate([piece[0] for piece in self._pieces])
         lengths = np.concatenate([piece[1] for piece in self._pieces])
+        samples = read_samples(self._file, offsets, lengths)
+        if samples is None:
+            raise DataLossError(f"{self._path}: the file was cut short while it was scanned")
         shard = Shard(
             path=self._path,
             size=size,
             records=len(offsets),
             lengths_digest=lengths_digest(lengths),
-            samples=read_samples(self._file, offsets, lengths),
+            samples=samples,
         )
         return ShardScan(shard, offsets, lengths, self._faults, self._errors)
 
@@ -209,11 +228,13 @@ def lengths_digest(lengths: Int64s) -> str:
     return hashlib.blake2b(np.ascontiguousarray(lengths, "<i8").data, digest_size=16).hexdigest()
 
 
-def read_samples(file: core.File, offsets: Int64s, lengths: Int64s) -> tuple[int, ...]:
-    """The stored payload checksums of a shard's sampled records; -1 for one that the file does not reach."""
+def read_samples(file: core.File, offsets: Int64s, lengths: Int64s) -> tuple[int, ...] | None:
+    """The stored payload checksums of a shard's sampled records, or None where one lies outside the file."""
     samples = []
     for position in sample_positions(len(offsets)):
         at = int(offsets[position]) + HEADER_BYTES + int(lengths[position])
         stored = file.read(at, 4) if 0 <= at < 2**63 else b""
-        samples.append(int.from_bytes(stored, "little") if len(stored) == 4 else -1)
+        if len(stored) < 4:
+            return None
+        samples.append(int.from_bytes(stored, "little"))
     return tuple(samples)

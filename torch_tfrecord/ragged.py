@@ -83,7 +83,9 @@ class Bytes:
         """All rows."""
         count = math.prod(self.shape)
         flat = self.strings(0, self.offsets.numel() - 1)
-        return flat if not self.shape else [nest(flat[i * count : (i + 1) * count], self.shape) for i in range(len(self))]
+        return (
+            flat if not self.shape else [nest(flat[i * count : (i + 1) * count], self.shape) for i in range(len(self))]
+        )
 
     def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Bytes:
         """The same column over ``function(values)`` and ``function(offsets)``."""
@@ -166,7 +168,7 @@ class Ragged:
             padded = values.new_full((len(self), *limit), value)
             for i in range(len(self)):
                 row = self[i]
-                padded[(i, *(slice(size) for size in row.shape))] = row
+                padded[i][tuple(slice(size) for size in row.shape)] = row
             return padded
         lengths = self.lengths
         width = int(lengths.max()) if len(self) else 0

@@ -59,7 +59,9 @@ def _checked_dtype(dtype: Any, owner: str) -> DType:
         dtype = bytes
     if dtype not in _KINDS:
         advice = "decode= turns bytes into other types, and .to() casts tensors"
-        raise ValueError(f"{owner}: dtype {dtype} is not torch.float32, torch.int64 or bytes, which an Example holds; {advice}")
+        raise ValueError(
+            f"{owner}: dtype {dtype} is not torch.float32, torch.int64 or bytes, which an Example holds; {advice}"
+        )
     result: DType = dtype
     return result
 
@@ -160,7 +162,9 @@ class DecodeImage:
         if size is not None and channels == 0:
             raise ValueError("DecodeImage: with size=, say how many channels: 1, 3 or 4")
         if resample not in (None, "nearest", "bilinear", "bicubic", "lanczos"):
-            raise ValueError(f'DecodeImage: resample is {resample!r}, not "nearest", "bilinear", "bicubic", "lanczos" or None')
+            raise ValueError(
+                f'DecodeImage: resample is {resample!r}, not "nearest", "bilinear", "bicubic", "lanczos" or None'
+            )
         object.__setattr__(self, "channels", channels)
         object.__setattr__(self, "size", None if size is None else (operator.index(size[0]), operator.index(size[1])))
         object.__setattr__(self, "resample", resample)
@@ -335,7 +339,9 @@ def _checked_default(spec: FixedLenFeature, value: Any) -> Any:
         value = value.tolist()
     values = [item.encode() if isinstance(item, str) and spec.dtype is bytes else item for item in _flat(value)]
     if len(values) != spec.count:
-        raise ValueError(f"FixedLenFeature: default_value has {len(values)} values, but shape {spec.shape} takes {spec.count}")
+        raise ValueError(
+            f"FixedLenFeature: default_value has {len(values)} values, but shape {spec.shape} takes {spec.count}"
+        )
     for item in values:
         if spec.dtype is bytes:
             good = isinstance(item, bytes)
@@ -344,7 +350,9 @@ def _checked_default(spec: FixedLenFeature, value: Any) -> Any:
         else:
             good = isinstance(item, int | float)
         if not good:
-            raise TypeError(f"FixedLenFeature: default_value holds {item!r}, which is not of dtype {_dtype_name(spec.dtype)}")
+            raise TypeError(
+                f"FixedLenFeature: default_value holds {item!r}, which is not of dtype {_dtype_name(spec.dtype)}"
+            )
     decode = spec.decode
     if isinstance(decode, DecodeRaw) and -1 not in decode.shape and any(len(item) != decode.nbytes for item in values):
         raise ValueError(f"FixedLenFeature: default_value is not of the {decode.nbytes} bytes that {decode} takes")

@@ -27,8 +27,8 @@ class TFRecordWriter:
     """Writes records to a file that appears, whole, when the writer is closed.
 
     Until then the bytes are in a hidden file beside it. An exception inside the ``with`` block, a crash, or a writer
-    that is dropped without ``close`` leaves no file under the final name, and an older file there as it was. A writer is
-    for one thread at a time.
+    that is dropped without ``close`` leaves no file under the final name, and an older file there as it was. A writer
+    is for one thread at a time.
 
     Args:
         path: The file to make or to replace. A symbolic link is followed.

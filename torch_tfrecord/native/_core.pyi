@@ -61,11 +61,12 @@ wins, the last entry of a name wins, unknown fields skipped; except that an entr
 names are bytes. Features that no column asks for are stepped over without a look inside.
 """
 
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 Fault: TypeAlias = tuple[str, int, int, int, int, int]
 Column: TypeAlias = tuple[bytes, int, int, int, int, bytes | tuple[bytes, ...] | None]

@@ -44,8 +44,6 @@ class Decoder:
         check_verify(verify)
         files = list(files)
         if file_of is None:
-            if len(files) != 1:
-                raise ValueError(f"file_of may be None only where there is one file, not {len(files)}")
             file_of = np.zeros_like(offsets)
         for name, array in (("file_of", file_of), ("offsets", offsets), ("lengths", lengths)):
             if array.dtype != np.int64 or array.shape != (len(offsets),):
@@ -69,7 +67,7 @@ class Decoder:
     def parse(self, payloads: Sequence[Buffer]) -> Job:
         """Prepare to decode payloads that are in memory."""
         views = [memoryview(payload) for payload in payloads]
-        return Job(self._specs, len(views), lambda row: bytes(views[row]), [0] * len(views))
+        return Job(self._specs, len(views), lambda row: views[row].tobytes(), [0] * len(views))
 
 
 @final
@@ -100,7 +98,7 @@ class Job:
     def measure(self, num_threads: int) -> Fault | None:  # noqa: ARG002
         """Read and check all rows and find the size of each column. ``num_threads`` is for the native core."""
         if self._state != "new":
-            raise RuntimeError("a job is measured once")
+            raise ValueError("a job is measured once")
         self._state = "failed"
         for row in range(self.rows):
             fault = self._decode_row(row)
@@ -163,7 +161,7 @@ class Job:
     def fill(self, arena: Buffer, placements: Int64s, num_threads: int) -> Fault | None:
         """Write all columns into a writable buffer: see ``_core.pyi``."""
         if self._state not in (("new", "measured") if self.sized else ("measured",)):
-            raise RuntimeError("fill comes once, and after a measure without a fault where the job is not sized")
+            raise ValueError("fill comes once, and after a measure without a fault where the job is not sized")
         view = memoryview(arena)
         if view.readonly or not view.c_contiguous:
             raise ValueError("the arena must be writable and contiguous")
@@ -183,19 +181,19 @@ class Job:
         if placements.dtype != np.int64 or placements.shape != (3 * len(self._specs),):
             raise ValueError(f"placements must be int64[{3 * len(self._specs)}], three a column")
         places = []
-        for i, begin in enumerate(placements.tolist()):
-            column, part = divmod(i, 3)
-            if begin == -1:
-                continue
-            size = self._part_bytes(column, part)
-            if size is None:
-                raise ValueError(f"column {column} has no {PARTS[part]}, so their place must be -1, not {begin}")
-            if begin < 0 or begin % 8 != 0 or begin + size > arena_bytes:
-                raise ValueError(
-                    f"the {PARTS[part]} of column {column}, {size} bytes, cannot lie at {begin} of an arena of "
-                    f"{arena_bytes} bytes; places are multiples of 8"
-                )
-            places.append((column, part, begin))
+        for column, begins in enumerate(placements.reshape(-1, 3).tolist()):
+            if begins[VALUES] < 0:
+                continue  # not wanted
+            for part, begin in enumerate(begins):
+                size = self._part_bytes(column, part)
+                if size is None:
+                    continue
+                if begin < 0 or begin % 8 != 0 or begin + size > arena_bytes:
+                    raise ValueError(
+                        f"the {PARTS[part]} of column {column}, {size} bytes, cannot lie at {begin} of an arena of "
+                        f"{arena_bytes} bytes; places are multiples of 8"
+                    )
+                places.append((column, part, begin))
         return places
 
     def _part_bytes(self, column: int, part: int) -> int | None:
@@ -233,7 +231,7 @@ class Job:
 
     def _require_measured(self) -> None:
         if self._state not in ("measured", "filled"):
-            raise RuntimeError("known only after a measure without a fault")
+            raise ValueError("known only after a measure without a fault")
 
 
 def _pieces(values: Values) -> tuple[bytes, ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     EncodeColumn: TypeAlias = tuple[bytes, int, Any, int, Int64s | None, Int64s | None]
 
+MAX_MESSAGE_BYTES = 2**31 - 1  # protobuf's own bound
 _DTYPES: dict[int, type[np.generic]] = {BYTES: np.uint8, FLOAT32: np.float32, INT64: np.int64}
 
 
@@ -34,6 +35,8 @@ def encode_batch(columns: Sequence[EncodeColumn], rows: int, framed: bool) -> tu
     for row in range(rows):
         entries = b"".join(_delimited(1, source.entry(row)) for source in sources)
         example = _delimited(1, entries)
+        if len(example) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"the Example of row {row} has {len(example)} bytes; parsers take {MAX_MESSAGE_BYTES}")
         records.append(frame(example) if framed else example)
     return b"".join(records), np.array([0, *accumulate(map(len, records))], np.int64)
 

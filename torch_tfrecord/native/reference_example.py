@@ -26,6 +26,7 @@ from torch_tfrecord.native.reference_wire import (
     WireError,
     fields,
     read_varint,
+    to_bytes,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ _LIST_READERS: dict[int, Callable[[bytes, Field], Values]] = {
 def describe(payload: Buffer) -> list[tuple[bytes, int, int]] | Fault:
     """Names of an Example, each with kind and number of values; or the first fault: see ``_core.pyi``."""
     try:
-        features, _ = read_example(bytes(payload), lambda _: True)
+        features, _ = read_example(to_bytes(payload), lambda _: True)
     except WireError as error:
         return wire_fault(error, row=0, column=-1)
     except FeatureError as error:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 import crc32c as crc32c_package
 import numpy as np
 
-from torch_tfrecord.native.reference_wire import INT64_MAX
+from torch_tfrecord.native.reference_wire import INT64_MAX, to_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +41,7 @@ _IMPLEMENTATION = "portable"  # the crc32c package may use hardware, but has no 
 
 def crc32c(data: Buffer) -> int:
     """CRC-32C (Castagnoli) of ``data``."""
-    return int(crc32c_package.crc32c(bytes(data)))
+    return int(crc32c_package.crc32c(to_bytes(data)))
 
 
 def masked_crc32c(data: Buffer) -> int:
@@ -79,6 +79,8 @@ class Header(NamedTuple):
     @classmethod
     def unpack(cls, data: bytes) -> Header:
         """Take apart 12 bytes."""
+        if len(data) != HEADER_BYTES:
+            raise ValueError(f"a frame's header has {HEADER_BYTES} bytes, not {len(data)}")
         return cls(*struct.unpack("<QI", data))
 
     def crc_mismatch(self) -> tuple[int, int] | None:
@@ -89,12 +91,12 @@ class Header(NamedTuple):
 
 def frame_size(header: Buffer) -> int:
     """Whole size of the frame that these 12 header bytes announce, capped to 2**63 - 1; unchecked."""
-    return min(Header.unpack(bytes(header)).length + HEADER_BYTES + FOOTER_BYTES, INT64_MAX)
+    return min(Header.unpack(to_bytes(header)).length + HEADER_BYTES + FOOTER_BYTES, INT64_MAX)
 
 
 def frame(payload: Buffer) -> bytes:
     """The frame of one payload."""
-    payload = bytes(payload)
+    payload = to_bytes(payload)
     length = struct.pack("<Q", len(payload))
     return b"".join(
         (length, struct.pack("<I", masked_crc32c(length)), payload, struct.pack("<I", masked_crc32c(payload)))
@@ -103,7 +105,7 @@ def frame(payload: Buffer) -> bytes:
 
 def split_frames(data: Buffer, verify: int, limit: int) -> tuple[list[bytes], int, Fault | None]:
     """Take whole frames from the start of a buffer: see ``_core.pyi``."""
-    data = bytes(data)
+    data = to_bytes(data)
     check_verify(verify)
     if limit != -1 and limit < len(data):
         raise ValueError(f"limit is {limit}, less than the {len(data)} bytes of data; -1 means not known")
@@ -151,11 +153,16 @@ def check_verify(verify: int) -> None:
 class File:
     """An open file descriptor that is read with ``pread``. Closed when the last user lets go of it."""
 
+    _fd = -1  # for __del__, where __init__ has raised
+
     def __init__(self, fd: int) -> None:
+        if fd < 0:
+            raise ValueError(f"a file descriptor must not be negative, but is {fd}")
         self._fd = fd
 
     def __del__(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def size(self) -> int:
         """Size in bytes now. Raises OSError."""

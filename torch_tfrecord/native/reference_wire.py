@@ -22,12 +22,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from typing_extensions import Buffer
+
 VARINT, EIGHT_BYTES, LENGTH_DELIMITED, START_GROUP, END_GROUP, FOUR_BYTES = range(6)
 
 MAX_VARINT_BYTES = 10  # 64 bits in groups of 7
 MAX_TAG_BYTES = 5  # 32 bits in groups of 7
 MAX_GROUP_DEPTH = 100
 INT64_MAX = 2**63 - 1
+
+
+def to_bytes(data: Buffer) -> bytes:
+    """A copy as bytes. Unlike ``bytes`` itself it raises TypeError for an int or a list."""
+    return memoryview(data).tobytes()
 
 
 class WireError(Exception):

@@ -1,0 +1,249 @@
+"""`Batch`: a dict of columns over one block of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torch_tfrecord.layout import Layout
+from torch_tfrecord.ragged import Bytes, Ragged, own_memory
+
+
+class Batch(dict[str, Any]):
+    """The columns of a batch by name: tensors ``[rows, ...]``, `Ragged` or `Bytes`.
+
+    An ordinary ``dict`` for every consumer, so ``len`` counts columns; ``num_records`` counts rows. As made by a data set,
+    all columns are views of one block of memory (the arena): pinning it, sending it to another process or copying it to
+    a device is one operation. A column that is replaced or added is an ordinary tensor beside them.
+
+    A view keeps the whole arena alive, and ``torch.save`` of a view writes all of it. To keep or save some columns of many
+    batches use ``batch.compact("label")``, or ``batch["label"].clone()``.
+
+    Attributes:
+        num_defaulted: Values of (record, column) that a ``default_value`` replaced.
+        num_duplicates: Map entries that a later entry of the same name replaced, as protobuf's rules say.
+
+    Example:
+        >>> import torch, torch_tfrecord as tfr
+        >>> records = [tfr.encode_example({"label": i}) for i in range(3)]
+        >>> batch = tfr.parse_example(records, {"label": tfr.FixedLenFeature((), torch.int64)})
+        >>> batch["label"], batch.num_records, batch.record_ids
+        (tensor([0, 1, 2]), 3, tensor([0, 1, 2]))
+    """
+
+    __slots__ = ("_arena", "_layout", "_record_ids", "_valid", "_views", "num_defaulted", "num_duplicates")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._arena: torch.Tensor | None = None
+        self._layout: Layout | None = None
+        self._views: list[Any] = []
+        self._record_ids: torch.Tensor | None = None
+        self._valid: torch.Tensor | None = None
+        self.num_defaulted = 0
+        self.num_duplicates = 0
+        source = args[0] if args else None
+        if isinstance(source, Batch):
+            self._copy_marks(source)
+
+    @classmethod
+    def from_arena(cls, arena: torch.Tensor, layout: Layout, num_defaulted: int = 0, num_duplicates: int = 0) -> Batch:
+        """A batch whose columns are views of ``arena``, as ``layout`` places them."""
+        batch = cls()
+        batch._arena = arena
+        batch._layout = layout
+        batch._views = layout.views(arena)
+        batch.update(zip(layout.names, batch._views, strict=True))
+        batch.num_defaulted = num_defaulted
+        batch.num_duplicates = num_duplicates
+        return batch
+
+    @property
+    def num_records(self) -> int:
+        """Rows. For a batch made from a plain mapping: of its first column."""
+        if self._layout is not None:
+            return self._layout.rows
+        for value in self.values():
+            if isinstance(value, torch.Tensor) and value.dim() == 0:
+                continue
+            return len(value)
+        return 0
+
+    @property
+    def record_ids(self) -> torch.Tensor | None:
+        """``int64[rows]``: each row's place in its data set, or in its list; None for a batch made from a mapping."""
+        if self._record_ids is None and self._arena is not None and self._layout is not None:
+            self._record_ids = self._layout.record_ids(self._arena)
+        return self._record_ids
+
+    @property
+    def valid(self) -> torch.Tensor:
+        """``bool[rows]``: False where a row only pads the batch."""
+        if self._valid is None:
+            ids = self.record_ids
+            self._valid = torch.ones(self.num_records, dtype=torch.bool, device="cpu" if ids is None else ids.device)
+        return self._valid
+
+    @property
+    def lengths(self) -> dict[str, torch.Tensor]:
+        """``int64[rows]`` for each `Ragged` column: the number of values in each row."""
+        return {name: column.lengths for name, column in self.items() if isinstance(column, Ragged)}
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One record's values by name; tensors are views."""
+        return {name: column[index] for name, column in self.items()}
+
+    def to(self, device: Any = None, *args: Any, **kwargs: Any) -> Batch:
+        """Copy to a device, in one operation for all columns of the arena; arguments as for ``torch.Tensor.to``.
+
+        Args:
+            device: Where to; a dtype is refused, since columns differ in theirs.
+            *args: Further arguments of ``torch.Tensor.to``.
+            **kwargs: Further arguments of ``torch.Tensor.to``, ``non_blocking`` say.
+
+        Raises:
+            TypeError: A dtype was given.
+        """
+        if isinstance(device, torch.dtype) or any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
+            raise TypeError("Batch.to takes a device, not a dtype: columns have dtypes of their own")
+        if device is None:
+            return self._map(lambda value: value.to(*args, **kwargs))
+        return self._map(lambda value: value.to(device, *args, **kwargs))
+
+    def pin_memory(self) -> Batch:
+        """Copy to page-locked memory, in one operation for all columns of the arena."""
+        return self._map(lambda value: value.pin_memory())
+
+    def compact(self, *names: str) -> Batch:
+        """A batch of some columns (all, without names) with memory of their own, which does not keep this one's alive."""
+        chosen = {name: _clone(self[name]) for name in names or self}
+        batch = Batch(chosen)
+        batch._copy_marks(self)
+        return batch
+
+    def _intact(self) -> bool:
+        """Whether the columns are exactly the arena's views."""
+        if self._arena is None or len(self) != len(self._views):
+            return False
+        return all(value is view for value, view in zip(self.values(), self._views, strict=True))
+
+    def _map(self, move: Any) -> Batch:
+        if self._intact() and self._arena is not None and self._layout is not None:
+            arena = move(self._arena)
+            if arena is self._arena:
+                return self
+            batch = Batch.from_arena(arena, self._layout, self.num_defaulted, self.num_duplicates)
+        else:
+            batch = Batch({name: move(value) if hasattr(value, "to") else value for name, value in self.items()})
+            batch._copy_marks(self)
+            if self.record_ids is not None:
+                batch._record_ids = move(self.record_ids)
+        if self._valid is not None:
+            batch._valid = move(self._valid)
+        return batch
+
+    def _copy_marks(self, source: Batch) -> None:
+        """Take over what is known of the rows, with memory of its own."""
+        ids = source.record_ids
+        self._record_ids = None if ids is None else own_memory(ids)
+        self._valid = source._valid
+        self.num_defaulted = source.num_defaulted
+        self.num_duplicates = source.num_duplicates
+
+    def __copy__(self) -> Batch:
+        batch = Batch(self)
+        batch._arena, batch._layout, batch._views = self._arena, self._layout, self._views
+        return batch
+
+    def copy(self) -> Batch:
+        """A shallow copy, as ``dict.copy``."""
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        marks = (self.num_defaulted, self.num_duplicates, self._valid)
+        if self._intact():
+            return _from_arena, (self._arena, self._layout, marks)
+        ids = self.record_ids
+        columns = {name: own_memory(v) if isinstance(v, torch.Tensor) else v for name, v in self.items()}
+        return _from_columns, (columns, None if ids is None else own_memory(ids), marks)
+
+    def __repr__(self) -> str:
+        columns = "".join(f"\n  {name!r}: {_describe(value)}" for name, value in self.items())
+        return f"Batch({self.num_records} records){columns}"
+
+
+class Rows:
+    """The rows of a `Batch` as a list that is not made until it is asked for.
+
+    What a data set gives to torch's ``DataLoader`` for a batch of indices: `collate` takes the whole batch out of it, and
+    torch's own ``default_collate`` finds row after row.
+    """
+
+    def __init__(self, batch: Any, specs: Mapping[str, Any]) -> None:
+        self.batch = batch
+        self._specs = specs
+        self._columns: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return int(self.batch.num_records)
+
+    def __getitem__(self, index: int) -> Row:
+        if not isinstance(self.batch, Mapping):
+            raise TypeError(
+                f"batch_transform gave {type(self.batch).__name__}, which has no rows: use collate_fn=tfr.collate"
+            )
+        if self._columns is None:  # one unbind a column is far cheaper than indexing row by row
+            self._columns = {n: v.unbind(0) if isinstance(v, torch.Tensor) else v for n, v in self.batch.items()}
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"row {index} of a batch of {len(self)} rows")
+        return Row({name: column[index] for name, column in self._columns.items()}, self._specs)
+
+
+class Row(dict[str, Any]):
+    """One record: a dict that remembers the specs of its columns, so that `collate` can make a batch of such rows again."""
+
+    __slots__ = ("exact", "specs")
+
+    def __init__(self, values: Mapping[str, Any], specs: Mapping[str, Any], *, exact: bool = True) -> None:
+        super().__init__(values)
+        self.specs = specs
+        self.exact = exact  # whether the values are as the specs say: no transform has touched them
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)  # torch's default_collate fills a copy of a row with whole columns: no longer a row
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _row, (dict(self), dict(self.specs), self.exact)
+
+
+def _row(values: dict[str, Any], specs: dict[str, Any], exact: bool) -> Row:
+    return Row(values, specs, exact=exact)
+
+
+def _from_arena(arena: torch.Tensor, layout: Layout, marks: tuple[int, int, torch.Tensor | None]) -> Batch:
+    batch = Batch.from_arena(arena, layout, marks[0], marks[1])
+    batch._valid = marks[2]
+    return batch
+
+
+def _from_columns(
+    columns: dict[str, Any], record_ids: torch.Tensor | None, marks: tuple[int, int, torch.Tensor | None]
+) -> Batch:
+    batch = Batch(columns)
+    batch._record_ids = record_ids
+    batch.num_defaulted, batch.num_duplicates, batch._valid = marks
+    return batch
+
+
+def _clone(value: Any) -> Any:
+    if isinstance(value, Bytes | Ragged):
+        return value.map_tensors(torch.clone)
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)

@@ -1,0 +1,95 @@
+"""`collate`: the ``collate_fn`` that takes whole batches out of a data set, or makes them of single records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from torch_tfrecord.batch import Batch, Row, Rows
+from torch_tfrecord.ragged import Bytes, Ragged
+from torch_tfrecord.schema import DecodeImage, DecodeRaw, FixedLenFeature, VarLenFeature
+
+
+def collate(data: Any) -> Any:
+    """Make a batch: the ``collate_fn`` for torch's ``DataLoader`` over a `TFRecordDataset`.
+
+    Args:
+        data: What the data set gave for a batch of indices, which costs nothing; or a list of its records, one by one, as
+            ``ConcatDataset`` and transforms give them: then they are put together to the same columns.
+
+    Returns:
+        A `Batch`. For records that are ``bytes``, a `Bytes`; for other things what ``default_collate`` makes of them.
+
+    Example:
+        >>> import torch, torch_tfrecord as tfr
+        >>> dataset = tfr.TFRecordDataset("numbers.tfrecord", {"n": tfr.FixedLenFeature((), torch.int64)})
+        >>> tfr.collate([dataset[1], dataset[5]])["n"]
+        tensor([1, 5])
+    """
+    if isinstance(data, Rows):
+        return data.batch
+    if isinstance(data, Batch | Bytes | torch.Tensor) or not isinstance(data, list | tuple):
+        return data
+    rows = list(data)
+    if rows and all(isinstance(row, Row) for row in rows):
+        return Batch({name: _column(name, rows) for name in rows[0]})
+    if rows and all(isinstance(row, bytes) for row in rows):
+        return Bytes.from_list(rows)
+    return default_collate(rows)
+
+
+def _column(name: str, rows: list[Row]) -> Any:
+    try:
+        values = [row[name] for row in rows]
+    except KeyError as error:
+        raise KeyError(f"collate: column {name!r} is in some rows of the batch, but not in all") from error
+    spec = rows[0].specs.get(name)
+    exact = all(row.exact for row in rows)
+    if isinstance(spec, VarLenFeature):
+        return _var_len(values)
+    if isinstance(spec, FixedLenFeature) and spec.dtype is bytes and spec.decode is None:
+        return _strings(values, spec.shape)
+    if _is_shapeless(spec) and (not exact and len({getattr(value, "shape", None) for value in values}) == 1):
+        return torch.stack(values) if isinstance(values[0], torch.Tensor) else default_collate(values)
+    if _is_shapeless(spec) and all(isinstance(value, torch.Tensor) for value in values):
+        return _ragged(values)
+    return default_collate(values)
+
+
+def _is_shapeless(spec: Any) -> bool:
+    """Whether a column's rows differ in shape by their nature: images of any size, raw bytes of any length."""
+    decode = spec.decode if isinstance(spec, FixedLenFeature) else None
+    return (isinstance(decode, DecodeImage) and decode.size is None) or (
+        isinstance(decode, DecodeRaw) and -1 in decode.shape
+    )
+
+
+def _var_len(values: list[Any]) -> Any:
+    if all(isinstance(value, torch.Tensor) and value.dim() == 1 for value in values):
+        return _ragged(values)
+    if all(isinstance(value, list) for value in values):
+        flat = [item for value in values for item in value]
+        return Ragged(Bytes.from_list(flat), _offsets([len(value) for value in values]))
+    return default_collate(values)
+
+
+def _strings(values: list[Any], shape: tuple[int, ...]) -> Any:
+    flat = values
+    for _ in shape:
+        flat = [item for value in flat for item in value]
+    if not all(isinstance(item, bytes) for item in flat):
+        return default_collate(values)
+    column = Bytes.from_list(flat)
+    column.shape = shape
+    return column
+
+
+def _ragged(values: list[torch.Tensor]) -> Ragged:
+    shapes = None if values[0].dim() == 1 else torch.tensor([list(value.shape) for value in values], dtype=torch.int64)
+    return Ragged(torch.cat([value.reshape(-1) for value in values]), _offsets([v.numel() for v in values]), shapes)
+
+
+def _offsets(sizes: list[int]) -> torch.Tensor:
+    return torch.tensor([0, *sizes], dtype=torch.int64).cumsum(0)

@@ -1,0 +1,212 @@
+"""`TFRecordDataset`: a map-style data set that decodes whole batches natively."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from torch_tfrecord.batch import Batch, Row, Rows
+from torch_tfrecord.collation import collate
+from torch_tfrecord.decode import Origin, check_fault, decode
+from torch_tfrecord.errors import StaleIndexError
+from torch_tfrecord.files import OpenFiles
+from torch_tfrecord.index import RecordIndex
+from torch_tfrecord.native import core
+from torch_tfrecord.paths import Paths, expand_paths
+from torch_tfrecord.plan import Plan, compile_features, record_plan
+
+_VERIFY = {"none": 0, "length": 1, "all": 2}
+
+Ids = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class TFRecordDataset(Dataset[Any]):
+    """Random access to the records of TFRecord files.
+
+    Under torch's ``DataLoader`` a batch of indices is one native call: ``collate_fn=tfr.collate`` delivers its `Batch`;
+    without it torch's own ``default_collate`` works too, row by row. The data set is stateless: workers of any start
+    method, several threads, ``Subset``, ``ConcatDataset``, ``random_split`` and samplers may share it. It pickles to paths,
+    specs and the index's path. ``torch.get_num_threads()`` native threads decode a batch, so one in each worker.
+
+    Args:
+        paths: A path, a glob, ``name@N``, a directory, or a list of them. A path that exists is taken literally; globs
+            are sorted by bytes.
+        features: Specs by column name; or None: records are ``bytes``; or a callable ``bytes -> Any``, for other protos.
+        index: The files' `RecordIndex` or its path; it is refused if the data has changed. None: the index beside the
+            data is used, or made and saved there (or in the user's cache directory).
+        transform: Called with each record, a dict of tensors (or what ``features`` makes); what it returns is delivered.
+        batch_transform: Called with each `Batch` before its rows are looked at; with ``features=None`` or a callable:
+            with the list of records.
+        verify: "all": each record's checksum is checked when it is read; "length": only that of its length; "none".
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataLossError: A file is damaged or no TFRecord file; where the index is made.
+        StaleIndexError: ``index`` does not describe the files.
+        ValueError: ``features`` is empty, or an option unknown.
+
+    Example:
+        >>> import torch, torch_tfrecord as tfr
+        >>> with tfr.TFRecordWriter("numbers.tfrecord") as writer:
+        ...     writer.write_batch({"n": torch.arange(100)})
+        >>> dataset = tfr.TFRecordDataset("numbers.tfrecord", {"n": tfr.FixedLenFeature((), torch.int64)})
+        >>> len(dataset), dataset[-1]
+        (100, {'n': tensor(99)})
+        >>> loader = torch.utils.data.DataLoader(dataset, batch_size=4, collate_fn=tfr.collate)
+        >>> next(iter(loader))["n"]
+        tensor([0, 1, 2, 3])
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        features: Mapping[str, Any] | Callable[[bytes], Any] | None,
+        *,
+        index: RecordIndex | str | os.PathLike[str] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
+        verify: str = "all",
+    ) -> None:
+        if verify not in _VERIFY:
+            raise ValueError(f'verify is {verify!r}, not "all", "length" or "none"')
+        if not (features is None or callable(features) or isinstance(features, Mapping)):
+            raise TypeError(f"features is {features!r}, not a dict of specs, a callable or None")
+        self.features = dict(features) if isinstance(features, Mapping) else features
+        self.transform = transform
+        self.batch_transform = batch_transform
+        self.verify = verify
+        self._plan = self._compile()
+        self.index = _index_of(paths, index)
+        self._rows = range(len(self.index))
+        self._files = OpenFiles(self.index)
+
+    def _compile(self) -> Plan:
+        return compile_features(self.features) if isinstance(self.features, dict) else record_plan()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: slice) -> TFRecordDataset: ...
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Record ``index``, negative from the end; for a slice, a data set of those records that shares this one's files.
+
+        Raises:
+            IndexError: There is no such record.
+            DataLossError: The record's bytes are damaged.
+            ParseError: The record does not fit the specs.
+        """
+        if isinstance(index, slice):
+            view = object.__new__(type(self))
+            view.__dict__.update(self.__dict__)
+            view._rows = self._rows[index]
+            return view
+        return self.__getitems__([operator.index(index)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """The records of a whole batch, in order: a `Rows` or a list. What ``DataLoader`` calls."""
+        if not isinstance(self.features, dict):
+            items: Any = self._payloads(self._ids(indices))
+            if self.features is not None:
+                items = [self.features(payload) for payload in items]
+            if self.batch_transform is not None:
+                items = self.batch_transform(items)
+            return items if self.transform is None else [self.transform(item) for item in items]
+        rows = Rows(self._decoded(indices), self.features)
+        if self.transform is None:
+            return rows
+        return [_still_row(self.transform(rows[i]), self.features) for i in range(len(rows))]
+
+    def read_batch(self, indices: Sequence[int]) -> Any:
+        """One `Batch` of the records at ``indices``, without a ``DataLoader``.
+
+        Example:
+            >>> import torch, torch_tfrecord as tfr
+            >>> dataset = tfr.TFRecordDataset("numbers.tfrecord", {"n": tfr.FixedLenFeature((), torch.int64)})
+            >>> dataset.read_batch([7, 3, -1])["n"]
+            tensor([ 7,  3, 99])
+        """
+        return collate(self.__getitems__(indices))
+
+    def _decoded(self, indices: Sequence[int]) -> Any:
+        ids = self._ids(indices)
+        batch: Any = decode(self._plan, self._job(ids), self._origins(ids), ids)
+        return batch if self.batch_transform is None else self.batch_transform(batch)
+
+    def _payloads(self, ids: Ids) -> list[bytes]:
+        job = self._job(ids)
+        check_fault(job.measure(torch.get_num_threads()), self._plan, self._origins(ids))
+        return job.values(0)
+
+    def _ids(self, indices: Sequence[int]) -> Ids:
+        """Record ids of positions in this data set, checked."""
+        places = np.asarray(indices, dtype=np.int64).reshape(-1)
+        size = len(self._rows)
+        if places.size and (places.min() < 0 or places.max() >= size):
+            bad = places[(places < -size) | (places >= size)]
+            if bad.size:
+                raise IndexError(f"record {bad[0]} of a data set of {size:,} records")
+            places = np.where(places < 0, places + size, places)
+        if self._rows.start == 0 and self._rows.step == 1:
+            return places
+        return self._rows.start + self._rows.step * places
+
+    def _job(self, ids: Ids) -> core.Job:
+        shards, offsets, lengths = self.index.locate(ids)
+        verify = _VERIFY[self.verify]
+        if shards is None or not shards.size or (shards == shards[0]).all():
+            shard = 0 if shards is None or not shards.size else int(shards[0])
+            files = [self._files.get(shard)] if ids.size else []
+            return self._plan.decoder.read(files, None, offsets, lengths, verify)
+        used, file_of = np.unique(shards, return_inverse=True)
+        files = [self._files.get(int(shard)) for shard in used]
+        return self._plan.decoder.read(files, file_of.astype(np.int64, copy=False), offsets, lengths, verify)
+
+    def _origins(self, ids: Ids) -> Callable[[int], Origin]:
+        def origin(row: int) -> Origin:
+            shards, offsets, _ = self.index.locate(ids[row : row + 1])
+            shard = 0 if shards is None else int(shards[0])
+            before = int(self.index.shard_sizes[:shard].sum())
+            return Origin(int(ids[row]) - before, self.index.paths[shard], int(offsets[0]))
+
+        return origin
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is open or compiled belongs to this process.
+        return {name: value for name, value in self.__dict__.items() if name not in ("_plan", "_files")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._plan = self._compile()
+        self._files = OpenFiles(self.index)
+
+    def __repr__(self) -> str:
+        return f"TFRecordDataset({len(self):,} records in {len(self.index.paths):,} files)"
+
+
+def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None) -> RecordIndex:
+    if index is None:
+        return RecordIndex.load_or_build(paths)
+    if not isinstance(index, RecordIndex):
+        index = RecordIndex.open(index)
+    wanted = [os.path.realpath(path) for path in expand_paths(paths)]
+    found = [os.path.realpath(path) for path in index.paths]
+    if wanted != found:
+        at = next((i for i, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]), None)
+        what = f"{len(found)} files, not {len(wanted)}" if at is None else f"{found[at]} where paths give {wanted[at]}"
+        raise StaleIndexError(f"the index is of other files than paths: it has {what}")
+    return index
+
+
+def _still_row(item: Any, specs: Mapping[str, Any]) -> Any:
+    """A dict that a transform returns keeps the specs of its columns, for collate."""
+    return Row(item, specs, exact=False) if isinstance(item, dict) and not isinstance(item, Batch) else item

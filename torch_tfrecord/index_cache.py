@@ -1,0 +1,146 @@
+"""The index that a data set keeps for itself, so that its files are scanned only once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torch_tfrecord.errors import StaleIndexError
+from torch_tfrecord.index import RecordIndex, index_verify_level
+from torch_tfrecord.index_file import portable_path
+from torch_tfrecord.index_scan import open_shard, run_on_shards
+from torch_tfrecord.paths import INDEX_SUFFIX, Paths, expand_paths
+from torch_tfrecord.records import OnError, check_on_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch_tfrecord.index import IndexVerify
+    from torch_tfrecord.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+
+def load_or_build(paths: Paths, *, verify: IndexVerify, on_error: OnError, progress: Progress) -> RecordIndex:
+    """See ``RecordIndex.load_or_build``."""
+    index_verify_level(verify)
+    check_on_error(on_error)
+    names = expand_paths(paths)
+    places = [place for place in (place_beside(names), place_in_cache(names)) if place is not None]
+    for place in places:
+        index = _load(place, names, verify, on_error)
+        if index is not None:
+            return index
+    for place in places:
+        folder = os.path.dirname(place) or os.curdir
+        if not _make_writable(folder):
+            continue
+        with _folder_lock(folder):
+            if index is None:
+                # Another process may have built it while this one waited for the lock.
+                index = _load(place, names, verify, on_error)
+                if index is not None:
+                    return index
+                index = RecordIndex.build(names, verify=verify, on_error=on_error, progress=progress)
+            try:
+                index.save(place)
+            except OSError as error:
+                logger.info("cannot keep the index at %s: %s", place, error)
+            else:
+                return index
+    if index is None:
+        index = RecordIndex.build(names, verify=verify, on_error=on_error, progress=progress)
+    logger.warning(
+        "the index of %s cannot be kept, beside the data or in the cache: it is built anew each time", names[0]
+    )
+    return index
+
+
+def place_beside(names: Sequence[str]) -> str:
+    """Where the index of these files goes beside the first of them. It does not change when all are moved together."""
+    folder, first = os.path.split(names[0])
+    absolute = os.path.abspath(folder)
+    listed = "\0".join(portable_path(name, absolute) for name in names)
+    # The name is cut, because a longer one could be too long for the file system.
+    return os.path.join(folder, f".{first[:40]}.{_digest(listed)[:8]}{INDEX_SUFFIX}")
+
+
+def place_in_cache(names: Sequence[str]) -> str | None:
+    """Where it goes in the user's cache directory; None where there is none."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):  # the standard says to ignore such a value
+        cache = os.path.expanduser("~/.cache")
+    if not os.path.isabs(cache):
+        return None
+    listed = "\0".join(os.path.abspath(name) for name in names)
+    return os.path.join(cache, "torch_tfrecord", _digest(listed)[:32] + INDEX_SUFFIX)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(os.fsencode(text), digest_size=16).hexdigest()
+
+
+def _load(place: str, names: Sequence[str], verify: IndexVerify, on_error: OnError) -> RecordIndex | None:
+    """The index that is kept at a place, if it does for what is asked and for the files as they are now."""
+    try:
+        index = RecordIndex.open(place)
+        fits = _fits(index, names, verify, on_error)
+    except FileNotFoundError:
+        return None
+    except (OSError, StaleIndexError) as error:
+        logger.info("the kept index does not fit: %s", error)
+        return None
+    return index if fits else None
+
+
+def _fits(index: RecordIndex, names: Sequence[str], verify: IndexVerify, on_error: OnError) -> bool:
+    if list(map(os.path.abspath, index.paths)) != list(map(os.path.abspath, names)):
+        return False
+    if index_verify_level(index.verify_level) < index_verify_level(verify):
+        return False
+    if index.faults and on_error == "raise":
+        return False
+
+    def check(shard: int, _: Callable[[int], bool]) -> None:
+        index.check_shard(shard, open_shard(index.paths[shard]))
+
+    run_on_shards(check, np.zeros(len(names), np.int64).tolist(), progress=False, title="checking")
+    return True
+
+
+def _make_writable(folder: str) -> bool:
+    """Whether files can be made in a folder, which is made where it is missing."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+@contextlib.contextmanager
+def _folder_lock(folder: str) -> Iterator[None]:
+    """Let one process at a time in, where the file system can do that.
+
+    Only work is saved by it: without the lock several processes build the same index and each renames its own into
+    place. The folder itself is locked, because a lock file would have to stay behind in it.
+    """
+    descriptor = -1
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        logger.info("%s cannot be locked: %s", folder, error)
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            # Unlocked, not just closed: a process forked meanwhile holds the descriptor, too, and would keep the lock.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
