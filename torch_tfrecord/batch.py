@@ -104,10 +104,10 @@ class Batch(dict[str, Any]):
             **kwargs: Further arguments of ``torch.Tensor.to``, ``non_blocking`` say.
 
         Raises:
-            TypeError: A dtype was given.
+            TypeError: A dtype, or a tensor to take it from, was given.
         """
-        if isinstance(device, torch.dtype) or any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
-            raise TypeError("Batch.to takes a device, not a dtype: columns have dtypes of their own")
+        if any(isinstance(a, torch.dtype | torch.Tensor) for a in (device, *args, *kwargs.values())):
+            raise TypeError("Batch.to takes a device, not a dtype or tensor: columns have dtypes of their own")
         if device is None:
             return self._map(lambda value: value.to(*args, **kwargs))
         return self._map(lambda value: value.to(device, *args, **kwargs))

@@ -34,7 +34,8 @@ def collate(data: Any) -> Any:
         return data
     rows = list(data)
     if rows and all(isinstance(row, Row) for row in rows):
-        return Batch({name: _column(name, rows) for name in rows[0]})
+        names = {name: None for row in rows for name in row}
+        return Batch({name: _column(name, rows) for name in names})
     if rows and all(isinstance(row, bytes) for row in rows):
         return Bytes.from_list(rows)
     return default_collate(rows)
@@ -82,14 +83,15 @@ def _strings(values: list[Any], shape: tuple[int, ...]) -> Any:
     if not all(isinstance(item, bytes) for item in flat):
         return default_collate(values)
     column = Bytes.from_list(flat)
-    column.shape = shape
-    return column
+    return Bytes(column.values, column.offsets, shape, rows=len(values))
 
 
 def _ragged(values: list[torch.Tensor]) -> Ragged:
-    shapes = None if values[0].dim() == 1 else torch.tensor([list(value.shape) for value in values], dtype=torch.int64)
+    shapes = None
+    if values[0].dim() != 1:
+        shapes = torch.tensor([list(value.shape) for value in values], dtype=torch.int64, device="cpu")
     return Ragged(torch.cat([value.reshape(-1) for value in values]), _offsets([v.numel() for v in values]), shapes)
 
 
 def _offsets(sizes: list[int]) -> torch.Tensor:
-    return torch.tensor([0, *sizes], dtype=torch.int64).cumsum(0)
+    return torch.tensor([0, *sizes], dtype=torch.int64, device="cpu").cumsum(0)

@@ -149,7 +149,10 @@ class TFRecordDataset(Dataset[Any]):
 
     def _ids(self, indices: Sequence[int]) -> Ids:
         """Record ids of positions in this data set, checked."""
-        places = np.asarray(indices, dtype=np.int64).reshape(-1)
+        places = np.asarray(indices)
+        if places.size and places.dtype.kind not in "iu":  # NumPy would cut 1.5 down to 1, and take a mask for numbers
+            raise TypeError(f"records are read by integers, not {places.dtype}")
+        places = places.astype(np.int64, copy=False).reshape(-1)
         size = len(self._rows)
         if places.size and (places.min() < 0 or places.max() >= size):
             bad = places[(places < -size) | (places >= size)]

@@ -43,6 +43,7 @@ class Origin(NamedTuple):
         )
 
 
+@torch.inference_mode(mode=False)  # columns are ordinary tensors, to be trained on later, whatever mode this is in
 def decode(
     plan: Plan, job: core.Job, origin: Callable[[int], Origin], record_ids: np.ndarray[Any, np.dtype[np.int64]]
 ) -> Batch:

@@ -78,9 +78,9 @@ class Layout(NamedTuple):
         values: torch.Tensor | Bytes = flat
         if loose.dtype is None:
             offsets = _part(arena, loose.value_offsets_at, torch.int64, loose.num_strings + 1)
-            values = strings = Bytes(flat, offsets, loose.row_shape)
             if loose.row_offsets_at < 0:
-                return strings
+                return Bytes(flat, offsets, loose.row_shape, rows=self.rows)
+            values = Bytes(flat, offsets)
         row_offsets = _part(arena, loose.row_offsets_at, torch.int64, self.rows + 1)
         shapes = None
         if loose.shapes_at >= 0:

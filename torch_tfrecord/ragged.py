@@ -41,6 +41,7 @@ class Bytes:
         values: ``uint8[total bytes]``.
         offsets: ``int64[strings + 1]``; string j is ``values[offsets[j]:offsets[j + 1]]``.
         shape: Shape of one row; ``()`` means that each row is one string.
+        rows: Number of rows; needed only where the shape has a size of 0, so that strings do not tell.
 
     Example:
         >>> import torch_tfrecord as tfr
@@ -49,22 +50,27 @@ class Bytes:
         (b'ab', 3, [b'ab', b'', b'c'])
     """
 
-    def __init__(self, values: torch.Tensor, offsets: torch.Tensor, shape: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, values: torch.Tensor, offsets: torch.Tensor, shape: tuple[int, ...] = (), *, rows: int | None = None
+    ) -> None:
         self.values = values
         self.offsets = offsets
         self.shape = tuple(shape)
+        strings = offsets.numel() - 1
+        self._rows = strings // max(1, math.prod(self.shape)) if rows is None else rows
 
     @classmethod
     def from_list(cls, items: list[bytes]) -> Bytes:
         """Make a column of shape ``()`` from bytes objects."""
-        joined = b"".join(items)
-        values = torch.frombuffer(bytearray(joined), dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8)
-        sizes = torch.tensor([0, *map(len, items)], dtype=torch.int64)
+        joined = bytearray().join(items)
+        # Strings are on the CPU whatever torch's default device is.
+        empty = torch.empty(0, dtype=torch.uint8, device="cpu")
+        values = torch.frombuffer(joined, dtype=torch.uint8) if joined else empty
+        sizes = torch.tensor([0, *map(len, items)], dtype=torch.int64, device="cpu")
         return cls(values, sizes.cumsum(0))
 
     def __len__(self) -> int:
-        strings = self.offsets.numel() - 1
-        return strings if not self.shape else strings // max(1, math.prod(self.shape))
+        return self._rows
 
     def __getitem__(self, index: int) -> Any:
         """Row ``index`` as ``bytes``, or as nested lists of ``bytes`` of the column's shape."""
@@ -89,7 +95,7 @@ class Bytes:
 
     def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Bytes:
         """The same column over ``function(values)`` and ``function(offsets)``."""
-        return Bytes(function(self.values), function(self.offsets), self.shape)
+        return Bytes(function(self.values), function(self.offsets), self.shape, rows=self._rows)
 
     def to(self, *args: Any, **kwargs: Any) -> Bytes:
         """Copy to a device; arguments as for ``torch.Tensor.to``, without a dtype."""
@@ -111,7 +117,11 @@ class Bytes:
         return f"Bytes({len(self)} rows, {self.values.numel()} bytes{shape})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bytes, (own_memory(self.values), own_memory(self.offsets), self.shape)
+        return _bytes, (own_memory(self.values), own_memory(self.offsets), self.shape, self._rows)
+
+
+def _bytes(values: torch.Tensor, offsets: torch.Tensor, shape: tuple[int, ...], rows: int) -> Bytes:
+    return Bytes(values, offsets, shape, rows=rows)
 
 
 class Ragged:

@@ -94,9 +94,8 @@ class RecordIterator:
 
     def __init__(self, paths: list[str], *, verify: int, skip: bool) -> None:
         self.faults: list[RecordFault] = []
-        self._verify = verify
-        self._skip = skip
-        self._pieces = self._read_all(paths)
+        # Not a method's generator: it would refer back here, and a dropped iterator would keep its file open for long.
+        self._pieces = _read_all(paths, verify, skip, self.faults)
         # Chained in C, because a Python frame for each record would cost more than reading it.
         self._payloads = itertools.chain.from_iterable(self._pieces)
 
@@ -117,9 +116,12 @@ class RecordIterator:
         self._pieces.close()
         self._payloads = itertools.chain()
 
-    def _read_all(self, paths: list[str]) -> Generator[list[bytes], None, None]:
-        for path in paths:
-            yield from _FileReader(path, self._verify, skip=self._skip, faults=self.faults).pieces()
+
+def _read_all(
+    paths: list[str], verify: int, skip: bool, faults: list[RecordFault]
+) -> Generator[list[bytes], None, None]:
+    for path in paths:
+        yield from _FileReader(path, verify, skip=skip, faults=faults).pieces()
 
 
 class _FileReader:

@@ -176,6 +176,8 @@ class DecodeImage:
             parts.append(f"size={self.size}")
         if self.resample != "bilinear":
             parts.append(f"resample={self.resample!r}")
+        if self.max_pixels != 1 << 27:
+            parts.append(f"max_pixels={self.max_pixels}")
         return f"DecodeImage({', '.join(parts)})"
 
 
@@ -233,14 +235,18 @@ class FixedLenFeature:
         return math.prod(self.shape)
 
     def __repr__(self) -> str:
+        return self.code("")
+
+    def code(self, prefix: str) -> str:
+        """The Python code that makes this spec, where this package's names are reached by ``prefix``."""
         parts = [repr(self.shape), _dtype_name(self.dtype)]
         if self.default_value is not None:
-            parts.append(f"default_value={self.default_value!r}")
+            parts.append(f"default_value={_default_code(self.default_value)}")
         if self.decode is not None:
-            parts.append(f"decode={self.decode!r}")
+            parts.append(f"decode={prefix}{self.decode!r}")
         if self.key is not None:
             parts.append(f"key={self.key!r}")
-        return f"FixedLenFeature({', '.join(parts)})"
+        return f"{prefix}FixedLenFeature({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
@@ -268,8 +274,12 @@ class VarLenFeature:
         object.__setattr__(self, "key", _checked_key(key, "VarLenFeature"))
 
     def __repr__(self) -> str:
+        return self.code("")
+
+    def code(self, prefix: str) -> str:
+        """The Python code that makes this spec, where this package's names are reached by ``prefix``."""
         key = "" if self.key is None else f", key={self.key!r}"
-        return f"VarLenFeature({_dtype_name(self.dtype)}{key})"
+        return f"{prefix}VarLenFeature({_dtype_name(self.dtype)}{key})"
 
 
 Feature: TypeAlias = FixedLenFeature | VarLenFeature
@@ -281,7 +291,7 @@ class Schema(dict[str, Feature]):
     def __repr__(self) -> str:
         if not self:
             return "{}"
-        return "{\n" + "".join(f"    {name!r}: tfr.{spec!r},\n" for name, spec in self.items()) + "}"
+        return "{\n" + "".join(f"    {name!r}: {spec.code('tfr.')},\n" for name, spec in self.items()) + "}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Schema, (dict(self),)
@@ -325,7 +335,16 @@ def _dtype_name(dtype: DType) -> str:
     return "bytes" if dtype is bytes else str(dtype)
 
 
+def _default_code(value: Any) -> str:
+    """The Python code of a default; that of infinities and NaN is not their repr."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_default_code, value))}{',' * (len(value) == 1)})"
+    return repr(value) if not isinstance(value, float) or math.isfinite(value) else f"float({str(value)!r})"
+
+
 def _flat(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, tuple | list):
         return [item for part in value for item in _flat(part)]
     return [value]
@@ -335,8 +354,6 @@ def _checked_default(spec: FixedLenFeature, value: Any) -> Any:
     """A default with the right type and number of values, as a number, bytes, or flat tuple of them (so: hashable)."""
     if value is None:
         return None
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        value = value.tolist()
     values = [item.encode() if isinstance(item, str) and spec.dtype is bytes else item for item in _flat(value)]
     if len(values) != spec.count:
         raise ValueError(
@@ -357,5 +374,17 @@ def _checked_default(spec: FixedLenFeature, value: Any) -> Any:
     if isinstance(decode, DecodeRaw) and -1 not in decode.shape and any(len(item) != decode.nbytes for item in values):
         raise ValueError(f"FixedLenFeature: default_value is not of the {decode.nbytes} bytes that {decode} takes")
     if spec.dtype is torch.float32:
-        values = [float(item) for item in values]
+        values = [_checked_float(item) for item in values]
     return values[0] if spec.shape == () else tuple(values)
+
+
+def _checked_float(item: Any) -> float:
+    try:
+        value = float(item)
+    except OverflowError:
+        value = math.inf
+    with np.errstate(over="ignore"):
+        narrow = np.float32(value)
+    if math.isinf(narrow) and item not in (math.inf, -math.inf):
+        raise ValueError(f"FixedLenFeature: default_value holds {item!r}, which is outside float32")
+    return value if value == value else math.nan  # noqa: PLR0124 - one NaN, so that equal specs compare equal

@@ -171,7 +171,7 @@ inline bool plain_feature(Range value, Slot& slot) {
     if (size % 4 != 0) return false;
     count = size / 4;
   } else if (kind == kInt64) {
-    if (size != 1 || q[4] >= 0x80) count = count_varints(q + 4, size);
+    if (size < 1 || size > 8 || !is_one_varint(q + 4, size)) count = count_varints(q + 4, size);
     if (count < 0) return false;
   } else if (kind != kBytes) {
     return false;

@@ -1,6 +1,7 @@
 #include "frame.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 namespace tfr {

@@ -1,0 +1,111 @@
+"""The command line. Each command is imported when it runs, so that help and usage errors come at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_OK, EXIT_DAMAGED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_PATHS_HELP = "a file, a directory, a glob pattern, or name@N for name-00000-of-0000N and its brothers"
+_EPILOG = "Exit status: 0 all is well, 1 the data are damaged or do not fit the index, 2 wrong usage or a missing file."
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = argparse.ArgumentParser(
+        prog="tfrecord-index", description="Build and show indexes of TFRecord files.", epilog=_EPILOG
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    build = commands.add_parser("build", help="scan files and write an index of them", epilog=_EPILOG)
+    build.add_argument("paths", nargs="+", metavar="PATH", help=_PATHS_HELP)
+    build.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="index file to write; by default the hidden one where data sets look for it",
+    )
+    build.add_argument(
+        "--verify",
+        choices=("length", "all"),
+        default="length",
+        help="check the checksums of lengths, or all of them, which reads all data (default: length)",
+    )
+    build.add_argument(
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="stop at damage, or leave it out of the index and report it (default: raise)",
+    )
+    build.add_argument("--quiet", action="store_true", help="show no progress and no result")
+    show = commands.add_parser("show", help="say what is in files, or in an index of them", epilog=_EPILOG)
+    show.add_argument("paths", nargs="+", metavar="PATH", help=f"an index file; or {_PATHS_HELP}")
+    show.add_argument(
+        "--records",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="describe the features of the first N records (default: 1)",
+    )
+    for command in (build, show):
+        command.add_argument("--json", action="store_true", help="write the result as JSON")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    options = make_parser().parse_args(arguments)
+    try:
+        status = _run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of the output has gone, as in `| head`. Python would complain once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DAMAGED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    from torch_tfrecord.errors import TFRecordError  # noqa: PLC0415
+
+    try:
+        if options.command == "build":
+            from index_tools.build import build  # noqa: PLC0415
+
+            build(options)
+        else:
+            from index_tools.show import show  # noqa: PLC0415
+
+            show(options)
+    except BrokenPipeError:
+        raise
+    except TFRecordError as error:
+        return _complain(error, EXIT_DAMAGED)
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        return _complain(f"{error.filename}: {error.strerror}" if named else error, EXIT_USAGE)
+    except ValueError as error:
+        return _complain(error, EXIT_USAGE)
+    return EXIT_OK
+
+
+def _complain(problem: object, status: int) -> int:
+    sys.stderr.write(f"tfrecord-index: error: {problem}\n")
+    return status
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative: {count}")
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""``tfrecord-index build``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from index_tools.text import format_bytes
+from torch_tfrecord.index import RecordIndex
+from torch_tfrecord.index_cache import place_beside
+from torch_tfrecord.paths import expand_paths
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def build(options: argparse.Namespace) -> None:
+    """Scan the files and write their index."""
+    names = expand_paths(options.paths)
+    index = RecordIndex.build(
+        names, verify=options.verify, on_error=options.on_error, progress=not options.quiet and not options.json
+    )
+    output = options.output or place_beside(names)
+    index.save(output)
+    if options.json:
+        result = {
+            "index": output,
+            "num_records": len(index),
+            "num_shards": len(index.paths),
+            "num_bytes": index.num_bytes,
+            "fingerprint": index.fingerprint,
+            "faults": [dataclasses.asdict(fault) for fault in index.faults],
+        }
+        sys.stdout.write(json.dumps(result) + "\n")
+    elif not options.quiet:
+        files = f"{len(index.paths):,} file{'s' * (len(index.paths) != 1)}"
+        left_out = f", {len(index.faults):,} damaged places left out" if index.faults else ""
+        sys.stdout.write(f"{output}: {len(index):,} records in {files}, {format_bytes(index.num_bytes)}{left_out}\n")

@@ -1,0 +1,96 @@
+"""Messages and classes of the errors about frames."""
+
+import errno
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+from record_files import ALPHA, BETA
+
+from torch_tfrecord.errors import DataLossError, StaleIndexError
+from torch_tfrecord.faults import RecordFault, frame_error, leave_out
+from torch_tfrecord.native import core
+
+
+def test_frame_vectors() -> None:
+    assert core.split_frames(ALPHA + BETA, 2, -1) == ([b"alpha", b"beta"], 41, None)
+
+
+def test_truncated_header() -> None:
+    error = frame_error(("truncated_header", 0, -1, 21, 12, 7), path="a.tfrecord", record=1)
+    assert type(error) is DataLossError
+    assert str(error).startswith("a.tfrecord: record 1 at byte 21: truncated header, 7 of 12 bytes.")
+
+
+def test_truncated_payload_names_bytes_wanted_and_had() -> None:
+    error = frame_error(("truncated_payload", 0, -1, 21, 3_000, 5), path=Path("d/a"), record=1)
+    assert type(error) is DataLossError
+    assert str(error).startswith("d/a: record 1 at byte 21: truncated record, 5 of the 3,000 bytes after its header.")
+
+
+def test_length_crc_asks_at_the_start_of_a_file_only() -> None:
+    fault = ("length_crc", 0, -1, 0, 0x12345678, 0xAB)
+    first = str(frame_error(fault, path="a", record=0))
+    assert first.startswith(
+        "a: record 0 at byte 0: corrupted record, length checksum: stored 0x12345678, computed 0x000000ab"
+    )
+    assert "(Is this even a TFRecord file?)" in first
+    later = str(frame_error(fault, path="a", record=7, base=100))
+    assert later.startswith("a: record 7 at byte 100: corrupted record")
+    assert "Is this even" not in later
+
+
+def test_data_crc_gives_both_offsets() -> None:
+    error = frame_error(("data_crc", 0, -1, 1, 1, 2), path="a", record=1, base=20)
+    assert type(error) is DataLossError
+    assert str(error).startswith(
+        "a: record 1 at byte 21 (payload at byte 33): corrupted record, data checksum: stored 0x00000001, computed 0x00000002."
+    )
+
+
+def test_unknown_record_number() -> None:
+    assert str(frame_error(("data_crc", 0, -1, 21, 1, 2), path="a")).startswith("a: record at byte 21 (payload")
+
+
+def test_length_mismatch_is_a_stale_index() -> None:
+    error = frame_error(("length_mismatch", 3, -1, 21, 40, 5), path="a", record=1)
+    assert type(error) is StaleIndexError
+    assert "the index says 40 bytes of payload, the file says 5." in str(error)
+    assert str(error).endswith("build the index again")
+
+
+def test_io_has_errno() -> None:
+    error = frame_error(("io", 0, -1, 64, 0, errno.EIO), path="a", record=2)
+    assert isinstance(error, DataLossError)
+    assert error.errno == errno.EIO
+    assert str(error) == "[Errno 5] a: record 2 at byte 64: reading failed: Input/output error"
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.errno, str(again)) == (DataLossError, errno.EIO, str(error))
+
+
+@pytest.mark.parametrize("code", ["truncated_payload", "length_crc", "data_crc"])
+def test_an_index_may_be_to_blame(code: str) -> None:
+    fault = (code, 0, -1, 5, 1, 2)
+    assert str(frame_error(fault, path="a", indexed=True)).endswith("build its index again")
+    assert "index" not in str(frame_error(fault, path="a"))
+
+
+def test_other_codes_are_refused() -> None:
+    with pytest.raises(ValueError, match="'kind' is not a fault of a frame"):
+        frame_error(("kind", 0, 0, 0, 1, 2), path="a")
+
+
+def test_faults_are_logged_but_not_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    faults: list[RecordFault] = []
+    with caplog.at_level(logging.WARNING, logger="torch_tfrecord"):
+        for record in range(25):
+            leave_out(faults, RecordFault("a", record, record * 20, "data_crc", 20))
+    assert len(faults) == 25
+    assert len(caplog.records) == 11
+    assert caplog.records[0].getMessage() == "left out: a: record 0 at byte 0: data_crc, 20 bytes left out"
+    assert caplog.records[10].getMessage().endswith("more damage is listed in faults and not logged")
+
+
+def test_fault_of_a_pipe() -> None:
+    assert str(RecordFault("p", 0, 0, "length_crc", None)).endswith("length_crc, an unknown number of bytes left out")

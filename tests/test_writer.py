@@ -1,0 +1,336 @@
+"""Writing: what is in the file, and that a final name never holds half of one."""
+
+import gc
+import os
+import signal
+import stat
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from record_files import ALPHA, BETA, PAYLOADS, frames
+
+from torch_tfrecord.encode import encode_example
+from torch_tfrecord.messages import Example
+from torch_tfrecord.records import read_records
+from torch_tfrecord.writer import TFRecordWriter
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.tfrecord"
+
+
+def test_vectors(path: Path) -> None:
+    with TFRecordWriter(path) as writer:
+        writer.write(b"alpha")
+        writer.write(b"beta")
+    assert path.read_bytes() == ALPHA + BETA
+    assert (writer.num_records, writer.num_bytes) == (2, 41)
+
+
+def test_bytes_like_and_str(path: Path) -> None:
+    with TFRecordWriter(str(path)) as writer:
+        for record in (
+            b"a",
+            bytearray(b"b"),
+            memoryview(b"xcx")[1:2],
+            np.array([100], np.uint8),
+            "é",
+            b"",
+            memoryview(b""),
+        ):
+            writer.write(record)
+        writer.write(np.zeros((0, 3), np.float32))
+    assert list(read_records(path)) == [b"a", b"b", b"c", b"d", "é".encode(), b"", b"", b""]
+
+
+@pytest.mark.parametrize("record", [3, None, ["a"], Example()])
+def test_other_records(path: Path, record: Any) -> None:
+    with TFRecordWriter(path) as writer:
+        with pytest.raises(TypeError, match="a record must be bytes-like or str, not ") as info:
+            writer.write(record)
+        assert ("SerializeToString" in str(info.value)) == isinstance(record, Example)
+        writer.write(b"alpha")
+    assert path.read_bytes() == ALPHA
+
+
+@pytest.mark.parametrize("size", [0, 100, 2**20 - 17, 2**20 - 16, 2**20 - 15, 2**20, 3 * 2**20])
+def test_sizes_around_the_buffer(path: Path, size: int) -> None:
+    payloads = [b"a", os.urandom(size), b"b" * 500_000, b"c" * 600_000, b"d"]
+    with TFRecordWriter(path) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    assert path.read_bytes() == frames(payloads)
+    assert writer.num_bytes == path.stat().st_size
+
+
+def test_write_example(path: Path) -> None:
+    with TFRecordWriter(path) as writer:
+        writer.write_example({"label": 3, "name": "ada"})
+    (payload,) = read_records(path)
+    message = Example.FromString(payload)
+    assert message.features.feature["label"].int64_list.value == [3]
+    assert message.features.feature["name"].bytes_list.value == [b"ada"]
+
+
+def test_write_batch_equals_examples(path: Path, tmp_path: Path) -> None:
+    batch = {
+        "image": np.arange(12, dtype=np.float64).reshape(3, 2, 2),
+        "label": torch.tensor([1, 2, 3]),
+        "name": ["a", b"bb", ""],
+        "tokens": [[1], [2, 3, 4], [5]],
+    }
+    with TFRecordWriter(path) as writer:
+        writer.write_batch(batch)
+        writer.write_batch({"only": [7]})
+    assert writer.num_records == 4
+    other = tmp_path / "other"
+    with TFRecordWriter(other) as writer:
+        for row in range(3):
+            writer.write_example({name: values[row] for name, values in batch.items()})  # type: ignore[index]
+        writer.write_example({"only": 7})
+    assert path.read_bytes() == other.read_bytes()
+
+
+def test_a_batch_that_does_not_fit_writes_nothing(path: Path) -> None:
+    with TFRecordWriter(path) as writer:
+        with pytest.raises(ValueError, match="feature 'b' has 1 rows, but feature 'a' has 2"):
+            writer.write_batch({"a": [1, 2], "b": [1]})
+        writer.write(b"alpha")
+    assert path.read_bytes() == ALPHA
+    assert writer.num_records == 1
+
+
+def test_nothing_under_the_final_name_before_close(path: Path) -> None:
+    writer = TFRecordWriter(path)
+    writer.write(b"alpha")
+    writer.flush()
+    (hidden,) = os.listdir(path.parent)
+    assert hidden.startswith(".a.tfrecord.")
+    assert (path.parent / hidden).read_bytes() == ALPHA
+    writer.write(b"beta")
+    writer.close()
+    assert os.listdir(path.parent) == ["a.tfrecord"]
+    assert path.read_bytes() == ALPHA + BETA
+
+
+def test_close_twice_and_write_after(path: Path) -> None:
+    writer = TFRecordWriter(path)
+    writer.close()
+    writer.close()
+    writer.discard()
+    assert path.read_bytes() == b""
+    for call in (
+        lambda: writer.write(b""),
+        lambda: writer.write_example({}),
+        lambda: writer.write_batch({"a": [1]}),
+        writer.flush,
+    ):
+        with pytest.raises(ValueError, match=f"the writer of {path} is closed"):
+            call()
+    with pytest.raises(ValueError, match="is closed"), writer:
+        pass
+
+
+def test_exception_leaves_the_older_file(path: Path) -> None:
+    path.write_bytes(BETA)
+    with pytest.raises(ZeroDivisionError), TFRecordWriter(path) as writer:  # noqa: PT012
+        writer.write(b"alpha")
+        _ = 1 / 0
+    assert os.listdir(path.parent) == ["a.tfrecord"]
+    assert path.read_bytes() == BETA
+    with pytest.raises(ValueError, match="is closed"):
+        writer.write(b"")
+
+
+def test_close_replaces_the_older_file(path: Path) -> None:
+    path.write_bytes(BETA)
+    with TFRecordWriter(path) as writer:
+        writer.write(b"alpha")
+        assert path.read_bytes() == BETA
+    assert path.read_bytes() == ALPHA
+
+
+def test_discard(path: Path) -> None:
+    writer = TFRecordWriter(path)
+    writer.write(b"alpha")
+    writer.discard()
+    writer.close()
+    assert os.listdir(path.parent) == []
+
+
+def test_dropped_without_close(path: Path) -> None:
+    writer = TFRecordWriter(path)
+    writer.write(b"alpha")
+    with pytest.warns(ResourceWarning, match=f"the writer of {path} was dropped without close"):  # noqa: PT031
+        del writer
+        gc.collect()
+    assert os.listdir(path.parent) == []
+
+
+def test_closed_writers_do_not_warn(path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        writer = TFRecordWriter(path)
+        writer.close()
+        del writer
+        gc.collect()
+    assert path.exists()
+
+
+def test_exit_without_close(path: Path) -> None:
+    code = f"""
+from torch_tfrecord.writer import TFRecordWriter
+writer = TFRecordWriter({str(path)!r})
+writer.write(b"alpha")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert os.listdir(path.parent) == []
+
+
+def test_kill(path: Path) -> None:
+    code = f"""
+import os, signal
+from torch_tfrecord.writer import TFRecordWriter
+writer = TFRecordWriter({str(path)!r})
+writer.write(b"alpha")
+writer.write(bytes(3_000_000))
+writer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    result = subprocess.run([sys.executable, "-c", code], check=False)
+    assert result.returncode == -signal.SIGKILL
+    (left,) = os.listdir(path.parent)  # what a killed process cannot clean up
+    assert left.startswith(".")
+    assert left.endswith(".tmp")
+    with pytest.raises(FileNotFoundError):
+        read_records(path)
+    with pytest.raises(FileNotFoundError, match="no data files"):
+        read_records(path.parent)
+
+
+def test_a_forked_child_leaves_the_file_alone(path: Path) -> None:
+    code = f"""
+import os
+from torch_tfrecord.writer import TFRecordWriter
+writer = TFRecordWriter({str(path)!r})
+writer.write(b"alpha")
+child = os.fork()
+if child == 0:
+    raise SystemExit(0)  # an ordinary exit, with all clean-up
+assert os.waitpid(child, 0)[1] == 0
+writer.write(b"beta")
+writer.close()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert path.read_bytes() == ALPHA + BETA
+
+
+def test_mode_follows_umask(path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        TFRecordWriter(path).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_link_is_followed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    path.symlink_to("sub/real")
+    with TFRecordWriter(path) as writer:
+        writer.write(b"alpha")
+    assert path.is_symlink()
+    assert (tmp_path / "sub" / "real").read_bytes() == ALPHA
+
+
+def test_relative_path_survives_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    writer = TFRecordWriter("a")
+    monkeypatch.chdir("/")
+    writer.close()
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_long_name(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)
+    TFRecordWriter(path).close()
+    assert path.exists()
+
+
+def test_missing_directory(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "a"
+    with pytest.raises(FileNotFoundError, match="the directory to write in is missing") as info:
+        TFRecordWriter(path)
+    assert info.value.filename == str(path)
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        TFRecordWriter(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(OSError, match="only a regular file can be written"):
+            TFRecordWriter(path)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "GZIP", "", "zlib"])
+def test_compression_comes_later(path: Path, compression: Any) -> None:
+    with pytest.raises(ValueError, match="comes in a later version"):
+        TFRecordWriter(path, compression=compression)
+    assert os.listdir(path.parent) == []
+
+
+def test_failed_write_gives_the_file_up(path: Path) -> None:
+    """The disk is full: a limit on the size of files stands for it."""
+    code = f"""
+import resource, signal
+from torch_tfrecord.writer import TFRecordWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
+try:
+    with TFRecordWriter({str(path)!r}) as writer:
+        try:
+            for _ in range(3):
+                writer.write(bytes(1_000_000))
+        except OSError as error:
+            print(type(error).__name__, error.errno)
+        # the error was caught, and yet the file must not pass for whole
+except OSError as error:
+    print(error)
+"""
+    path.write_bytes(BETA)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == [
+        "OSError 27",
+        f"[Errno 5] the file was given up when a write failed: {str(path)!r}",
+    ]
+    assert path.read_bytes() == BETA
+    assert os.listdir(path.parent) == ["a.tfrecord"]
+
+
+def test_repr(path: Path) -> None:
+    with TFRecordWriter(path) as writer:
+        writer.write(b"alpha")
+        assert repr(writer) == f"TFRecordWriter({str(path)!r}, open, 1 records, 21 bytes)"
+    assert repr(writer) == f"TFRecordWriter({str(path)!r}, closed, 1 records, 21 bytes)"
+
+
+def test_many_records_round_trip(path: Path) -> None:
+    payloads = PAYLOADS * 2000
+    with TFRecordWriter(path) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    assert list(read_records(path)) == payloads
+
+
+def test_equal_features_give_equal_bytes() -> None:
+    assert encode_example({"b": 1, "a": [2]}) == encode_example({"a": 2, "b": [1]})
