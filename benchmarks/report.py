@@ -41,9 +41,25 @@ def hardware_text(machine: dict[str, Any]) -> str:
         f"{machine['date']}  commit {machine['commit'] or '?'}  Python {machine['python']}",
         f"{machine['cores']} cores of {machine['cpu']}, {gibibytes:.0f} GiB, {machine['platform']}",
     ]
-    if machine["load_average_1min"] > 0.3:
-        lines.append(f"NOTE: the machine was busy (load {machine['load_average_1min']:.1f}): the figures are noisy")
     return "\n".join(lines)
+
+
+def busy_seconds() -> float | None:
+    """CPU time that all processes of the machine, and its neighbours on the host, have taken; None if not known."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def disturbance(results: dict[str, dict[str, Any]]) -> str:
+    """A warning where other processes took part of the machine while it was measured, else an empty string."""
+    shares = [run["other_cpu_share"] for result in results.values() for run in result.get("runs", [])]
+    known = [share for share in shares if share is not None]
+    if not known or median(known) < 0.05:
+        return ""
+    return f"\n  NOTE: other processes took {median(known):.0%} of the machine meanwhile: do not quote these figures\n"
 
 
 def rates(runs: Runs) -> list[float]:

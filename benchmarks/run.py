@@ -10,6 +10,7 @@ Ends with status 1 if torch_tfrecord did not run, or if any system delivered oth
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -102,6 +103,17 @@ def prepare(plan: Plan, system: SystemProcess, dataset: dict[str, Any], job: str
     return {"crc": system.crc, "versions": system.versions, "setting": best["setting"], "tried": best["tried"]}
 
 
+def watched(measure: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any]:
+    """Measure, and note which share of the machine other processes took meanwhile."""
+    start, busy_before = time.perf_counter(), report.busy_seconds()
+    run = measure(name)
+    seconds, busy_after = time.perf_counter() - start, report.busy_seconds()
+    share = None
+    if busy_before is not None and busy_after is not None:
+        share = max(0.0, busy_after - busy_before - run["request_cpu_seconds"]) / (seconds * (os.cpu_count() or 1))
+    return run | {"other_cpu_share": share}
+
+
 def rounds(plan: Plan, results: Results, measure: Callable[[str], dict[str, Any]]) -> None:
     """Measure all in turn, round by round, each round beginning with another one."""
     for number in range(plan.rounds):
@@ -110,7 +122,7 @@ def rounds(plan: Plan, results: Results, measure: Callable[[str], dict[str, Any]
         for name in names[first:] + names[:first]:
             time.sleep(0.05)  # what the last one left running in its threads comes to rest
             try:
-                results[name].setdefault("runs", []).append(measure(name))
+                results[name].setdefault("runs", []).append(watched(measure, name))
             except RefusedError as error:
                 results[name] = {"reason": str(error)}
 
@@ -166,7 +178,7 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "stderr.log").unlink(missing_ok=True)
     machine = report.hardware()
-    print(report.hardware_text(machine))
+    print(report.hardware_text(machine), end="\n\n")
     document: dict[str, Any] = {"machine": machine, "quick": plan.quick, "rounds": plan.rounds, "comparisons": []}
     versions: dict[str, dict[str, str]] = {}
     bad = False
@@ -174,18 +186,19 @@ def main() -> int:
         for name in [name for name in JOBS[job] if name in plan.datasets]:
             dataset = data.ensure(name, HERE / "data", quick=plan.quick)
             record_bytes = dataset["payload_bytes"] / dataset["records"]
-            print(f"\n{job} {name}: {dataset['records']:,} records of {record_bytes:,.0f} bytes\n", flush=True)
+            print(f"{job} {name}: {dataset['records']:,} records of {record_bytes:,.0f} bytes\n", flush=True)
             if job == "workers":
                 results = compare_workers(plan, dataset)
-                print(report.worker_table(results), flush=True)
+                print(report.worker_table(results))
             else:
                 results = compare_systems(plan, job, dataset)
-                print(report.rate_table(results, record_bytes), flush=True)
+                print(report.rate_table(results, record_bytes))
+            print(report.disturbance(results), flush=True)
             versions |= {system: result["versions"] for system, result in results.items() if "versions" in result}
             bad |= failed(job, results)
             document["comparisons"].append({"job": job, "dataset": name, "results": results})
     document["versions"] = versions
-    print("\nversions:", json.dumps(versions))
+    print("versions:", json.dumps(versions))
     stamp = machine["date"].replace(":", "").split("+")[0]
     path = RESULTS / f"{stamp}{'-quick' if plan.quick else ''}.json"
     path.write_text(json.dumps(document, indent=1))

@@ -46,10 +46,9 @@ def write_shards(stem: Path, images: np.ndarray, labels: np.ndarray, num_shards:
                 writer.write_example({"image": to_png(image), "label": label})
 
 
-def make_loader(paths: str, **options: Any) -> DataLoader[Any]:
-    """Index the files, if that was not done before, and load batches of them in two worker processes."""
-    dataset = tfr.TFRecordDataset(paths, FEATURES)
-    return DataLoader(dataset, 64, collate_fn=tfr.collate, num_workers=2, persistent_workers=True, **options)
+def make_loader(dataset: tfr.TFRecordDataset, *, shuffle: bool = False) -> DataLoader[Any]:
+    """Load whole batches in two worker processes."""
+    return DataLoader(dataset, 64, shuffle, collate_fn=tfr.collate, num_workers=2, persistent_workers=True)
 
 
 def save_picture(batch: tfr.Batch, path: Path) -> None:
@@ -63,7 +62,7 @@ def save_picture(batch: tfr.Batch, path: Path) -> None:
     plt.savefig(path)
 
 
-def batches_of(loader: DataLoader[Any], waited: list[float]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(loader: DataLoader[Any], waited: list[float]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Images as the network takes them, with their labels; notes the seconds that each batch was waited for."""
     start = time.perf_counter()
     for batch in loader:
@@ -74,29 +73,31 @@ def batches_of(loader: DataLoader[Any], waited: list[float]) -> Iterator[tuple[t
 
 def main() -> int:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "demo_output")
-    folder.mkdir(parents=True, exist_ok=True)
+    records = folder / "records"
+    records.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the network is so small that threads would mostly wait for each other
 
     pixels, labels = load_digits(return_X_y=True)
     images = (pixels.reshape(-1, 8, 8) * 15.9375).astype(np.uint8)  # 0..16 to 0..255
-    write_shards(folder / "train", images[:1500], labels[:1500], num_shards=4)
-    write_shards(folder / "test", images[1500:], labels[1500:], num_shards=2)
+    order = torch.randperm(len(images)).numpy()
+    write_shards(records / "train", images[order[:1500]], labels[order[:1500]], num_shards=4)
+    write_shards(records / "test", images[order[1500:]], labels[order[1500:]], num_shards=2)
 
-    train = make_loader(f"{folder}/train@4.tfrecord", shuffle=True)
-    test = make_loader(f"{folder}/test@2.tfrecord")
-    print(f"train: {train.dataset}\ntest:  {test.dataset}")
-    save_picture(next(iter(train)), folder / "batch.png")
-
+    train = tfr.TFRecordDataset(f"{records}/train@4.tfrecord", FEATURES)  # this also makes the index of the files
+    test = tfr.TFRecordDataset(f"{records}/test@2.tfrecord", FEATURES)
+    print(f"train: {train}\ntest:  {test}")
+    train_loader, test_loader = make_loader(train, shuffle=True), make_loader(test)
+    save_picture(next(iter(train_loader)), folder / "batch.png")
     layers = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
     network = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.25), nn.Linear(64 * 4 * 4, 10))
     optimizer = torch.optim.Adam(network.parameters(), 2e-3)
-
     accuracy = 0.0
     for epoch in range(EPOCHS):
         waited: list[float] = []
         losses, start = [], time.perf_counter()
-        for inputs, targets in batches_of(train, waited):
-            loss = nn.functional.cross_entropy(network(inputs), targets)
+        for inputs, wanted in batches(train_loader, waited):
+            loss = nn.functional.cross_entropy(network(inputs), wanted)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -105,13 +106,13 @@ def main() -> int:
 
         network.eval()
         with torch.inference_mode():
-            correct = sum(int((network(inputs).argmax(1) == targets).sum()) for inputs, targets in batches_of(test, []))
+            hits = sum(int((network(inputs).argmax(1) == wanted).sum()) for inputs, wanted in batches(test_loader, []))
         network.train()
-        accuracy = correct / len(test.dataset)
-        speed = f"{len(train.dataset) / seconds:6,.0f} records/s, {sum(waited) / seconds:4.0%} of it waiting for data"
+        accuracy = hits / len(test)
+        speed = f"{len(train) / seconds:6,.0f} records/s, {sum(waited) / seconds:3.0%} of the time waiting for data"
         print(f"epoch {epoch + 1:2}: loss {np.mean(losses):.4f}, test accuracy {accuracy:6.2%}, {speed}", flush=True)
 
-    print(f"a batch with its labels: {folder / 'batch.png'}")
+    print(f"a batch with its labels is drawn in {folder / 'batch.png'}")
     return 0 if accuracy >= 0.95 else 1
 
 

@@ -101,10 +101,9 @@ def _complain(problem: object, status: int) -> int:
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if count < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative: {count}")
-    return count
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more: {text}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def _as_text(index: RecordIndex, described: list[dict[str, Any]]) -> list[str]:
         if "error" in record:
             lines.append(f"  {record['error']}")
         elif not record["features"]:
-            lines.append("  an Example without features")
+            lines.append("  no features: another kind of message, or an empty Example")
         else:
             table = [(feature["name"], feature["kind"], f"{feature['count']:,}") for feature in record["features"]]
             lines += ["  " + line for line in format_table([("feature", "kind", "values"), *table], right=(2,))]

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from strategies import BYTES, FLOAT32, INT64, Column, Features
+from google.protobuf.internal import api_implementation
+from protobuf_oracle import BYTES, FLOAT32, INT64, Features
+from strategies import Column
 
 from torch_tfrecord.native import reference
 
@@ -20,6 +22,7 @@ with suppress(ImportError):  # which is possible only with TORCH_TFRECORD_BACKEN
     native = import_module("torch_tfrecord.native._core")
 
 needs_native = pytest.mark.skipif(native is None, reason="the native core is not built")
+needs_upb = pytest.mark.skipif(api_implementation.Type() != "upb", reason="protobuf's other parsers differ in details")
 both_cores = pytest.mark.parametrize(
     "core", [pytest.param(reference, id="python"), pytest.param(native, id="native", marks=needs_native)]
 )

@@ -16,63 +16,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
+from protobuf_oracle import BYTES, FLOAT32, INT64, KINDS, Feature, Features, set_feature
+from wire import delimited, entry, example, tag, texts, varint
 
 from torch_tfrecord.messages import Example
 from torch_tfrecord.native.reference import FIXED, RAGGED
 from torch_tfrecord.native.reference import frame as encode_frame
 
 Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
-Feature: TypeAlias = tuple[int, tuple[Any, ...]]
-Features: TypeAlias = dict[bytes, Feature]
 Column: TypeAlias = tuple[bytes, int, int, int, int, bytes | tuple[bytes, ...] | None]
-
-BYTES, FLOAT32, INT64 = 1, 2, 3
-KINDS = (BYTES, FLOAT32, INT64)
-
-
-# --- what the wire is made of -----------------------------------------------------------------------------------------
-
-
-def varint(value: int, size: int = 0) -> bytes:
-    """A varint, padded to at least ``size`` bytes, which is legal up to ten."""
-    value %= 2**64
-    groups: list[int] = []
-    while value >= 0x80 or len(groups) + 1 < size:
-        groups.append(value % 0x80 + 0x80)
-        value //= 0x80
-    return bytes([*groups, value])
-
-
-def tag(number: int, wire_type: int, size: int = 0) -> bytes:
-    return varint(number * 8 + wire_type, size)
-
-
-def delimited(number: int, *content: bytes) -> bytes:
-    """A field of wire type 2."""
-    joined = b"".join(content)
-    return tag(number, 2) + varint(len(joined)) + joined
-
-
-def entry(key: bytes, *feature: bytes) -> bytes:
-    """A map entry as a field of Features, whose value is one Feature."""
-    return delimited(1, delimited(1, key), delimited(2, *feature))
-
-
-def example(*entries: bytes) -> bytes:
-    return delimited(1, *entries)
-
-
-def ints(*values: int) -> bytes:
-    """An Int64List of one packed run, as a field of Feature."""
-    return delimited(3, delimited(1, *map(varint, values)))
-
-
-def floats(*values: float) -> bytes:
-    return delimited(2, delimited(1, struct.pack(f"<{len(values)}f", *values)))
-
-
-def texts(*values: bytes) -> bytes:
-    return delimited(1, *(delimited(1, value) for value in values))
 
 
 # --- records on the wire ----------------------------------------------------------------------------------------------
@@ -249,34 +201,6 @@ def example_messages(draw: Draw) -> Example:
     for key, (kind, values) in draw(st.lists(st.tuples(st.text(max_size=40), any_feature), max_size=6)):
         set_feature(message.features.feature[key], (kind, values))
     return message
-
-
-def set_feature(message: Any, feature: Feature) -> None:
-    """Make a protobuf Feature hold a logical one."""
-    kind, values = feature
-    message.Clear()
-    if kind:
-        values_field = (message.bytes_list, message.float_list, message.int64_list)[kind - 1]
-        values_field.SetInParent()
-        values_field.MergeFromString(_plain_list(kind, values))
-
-
-def get_feature(message: Any) -> Feature:
-    """The logical feature that a protobuf Feature holds."""
-    kind = (None, "bytes_list", "float_list", "int64_list").index(message.WhichOneof("kind"))
-    if kind == FLOAT32:  # by way of the wire, where the bits of a NaN are safe
-        plain = type(message.float_list).FromString(message.float_list.SerializeToString())
-        plain.DiscardUnknownFields()
-        packed = plain.SerializeToString()
-        raw = packed[len(packed) - 4 * len(message.float_list.value) :]
-        return kind, tuple(raw[i : i + 4] for i in range(0, len(raw), 4))
-    return kind, tuple(getattr(message, message.WhichOneof("kind")).value) if kind else ()
-
-
-def _plain_list(kind: int, values: Sequence[Any]) -> bytes:
-    if kind == BYTES:
-        return b"".join(delimited(1, value) for value in values)
-    return delimited(1, *(values if kind == FLOAT32 else map(varint, values)))
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

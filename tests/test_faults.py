@@ -69,11 +69,17 @@ def test_io_has_errno() -> None:
     assert (type(again), again.errno, str(again)) == (DataLossError, errno.EIO, str(error))
 
 
-@pytest.mark.parametrize("code", ["truncated_payload", "length_crc", "data_crc"])
-def test_an_index_may_be_to_blame(code: str) -> None:
+@pytest.mark.parametrize("code", ["truncated_header", "truncated_payload", "length_crc", "data_crc"])
+def test_advice(code: str) -> None:
     fault = (code, 0, -1, 5, 1, 2)
-    assert str(frame_error(fault, path="a", indexed=True)).endswith("build its index again")
-    assert "index" not in str(frame_error(fault, path="a"))
+    plain = str(frame_error(fault, path="a"))
+    assert 'pass on_error="skip" to' in plain
+    assert "index" not in plain
+    indexed = str(frame_error(fault, path="a", indexed=True))
+    assert "Copy the file again from its source" in indexed
+    assert "pass on_error" not in indexed
+    assert ("build its index again" in indexed) == (code != "data_crc")
+    assert ('build an index with verify="all" and on_error="skip"' in indexed) == (code == "data_crc")
 
 
 def test_other_codes_are_refused() -> None:

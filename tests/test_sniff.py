@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import subprocess
 import tarfile
 import zipfile
 import zlib
@@ -99,13 +100,14 @@ def test_an_index_in_place_of_data(tmp_path: Path) -> None:
         (gzip.compress(ALPHA + BETA), "a gzip-compressed TFRecord file"),
         (gzip.compress(b""), "a gzip-compressed file"),
         (gzip.compress(os.urandom(50)), "a gzip-compressed file"),
-        (gzip.compress(ALPHA)[:11] + b"\xff" * 20, "a damaged gzip-compressed file"),
+        (gzip.compress(ALPHA)[:10] + b"\xff" * 20, "a damaged gzip-compressed file"),
         (zlib.compress(ALPHA + BETA), "a zlib-compressed TFRecord file"),
         (zlib.compress(ALPHA + BETA, 0), "a zlib-compressed TFRecord file"),
         (zlib.compress(ALPHA + BETA, 9), "a zlib-compressed TFRecord file"),
         (zlib.compress(b""), "a zlib-compressed file"),
         (zlib.compress(frames([os.urandom(100_000)])), "a zlib-compressed TFRecord file"),
     ],
+    ids=range(9),
 )
 def test_compressed(data: bytes, looks: str, tmp_path: Path) -> None:
     path = tmp_path / "a b"
@@ -118,8 +120,6 @@ def test_compressed(data: bytes, looks: str, tmp_path: Path) -> None:
 
 
 def test_the_command_it_names_works(tmp_path: Path) -> None:
-    import subprocess
-
     path = tmp_path / "old"
     path.write_bytes(zlib.compress(ALPHA))
     with pytest.raises(NotATFRecordError) as info:

@@ -36,18 +36,11 @@ def test_vectors(path: Path) -> None:
 
 
 def test_bytes_like_and_str(path: Path) -> None:
+    records: list[Any] = [b"a", bytearray(b"b"), memoryview(b"xcx")[1:2], np.array([100], np.uint8), "é"]
+    records += [b"", memoryview(b""), np.zeros((0, 3), np.float32)]
     with TFRecordWriter(str(path)) as writer:
-        for record in (
-            b"a",
-            bytearray(b"b"),
-            memoryview(b"xcx")[1:2],
-            np.array([100], np.uint8),
-            "é",
-            b"",
-            memoryview(b""),
-        ):
+        for record in records:
             writer.write(record)
-        writer.write(np.zeros((0, 3), np.float32))
     assert list(read_records(path)) == [b"a", b"b", b"c", b"d", "é".encode(), b"", b"", b""]
 
 
@@ -127,12 +120,13 @@ def test_close_twice_and_write_after(path: Path) -> None:
     writer.close()
     writer.discard()
     assert path.read_bytes() == b""
-    for call in (
+    calls: list[Callable[[], None]] = [
         lambda: writer.write(b""),
         lambda: writer.write_example({}),
         lambda: writer.write_batch({"a": [1]}),
         writer.flush,
-    ):
+    ]
+    for call in calls:
         with pytest.raises(ValueError, match=f"the writer of {path} is closed"):
             call()
     with pytest.raises(ValueError, match="is closed"), writer:

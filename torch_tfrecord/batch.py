@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_tfrecord.layout import Layout
-from torch_tfrecord.ragged import Bytes, Ragged, own_memory
+from torch_tfrecord.ragged import Bytes, Ragged, own_memory, refuse_dtype
 
 
 class Batch(dict[str, Any]):
@@ -106,8 +106,7 @@ class Batch(dict[str, Any]):
         Raises:
             TypeError: A dtype, or a tensor to take it from, was given.
         """
-        if any(isinstance(a, torch.dtype | torch.Tensor) for a in (device, *args, *kwargs.values())):
-            raise TypeError("Batch.to takes a device, not a dtype or tensor: columns have dtypes of their own")
+        refuse_dtype((device, *args, *kwargs.values()))
         if device is None:
             return self._map(lambda value: value.to(*args, **kwargs))
         return self._map(lambda value: value.to(device, *args, **kwargs))
@@ -125,7 +124,7 @@ class Batch(dict[str, Any]):
 
     def _intact(self) -> bool:
         """Whether the columns are exactly the arena's views."""
-        if self._arena is None or len(self) != len(self._views):
+        if self._layout is None or tuple(self) != self._layout.names:
             return False
         return all(value is view for value, view in zip(self.values(), self._views, strict=True))
 

@@ -43,7 +43,6 @@ class Origin(NamedTuple):
         )
 
 
-@torch.inference_mode(mode=False)  # columns are ordinary tensors, to be trained on later, whatever mode this is in
 def decode(
     plan: Plan, job: core.Job, origin: Callable[[int], Origin], record_ids: np.ndarray[Any, np.dtype[np.int64]]
 ) -> Batch:
@@ -60,6 +59,9 @@ def decode(
         StaleIndexError: A record is not where the index says.
         ParseError: A record does not fit the plan.
     """
+    if torch.is_inference_mode_enabled():  # columns are ordinary tensors: a batch made now may be trained on later
+        with torch.inference_mode(mode=False):
+            return decode(plan, job, origin, record_ids)
     num_threads = torch.get_num_threads()
     images: dict[str, list[Image]] = {}
     shapes: dict[str, np.ndarray[Any, Any]] = {}
@@ -72,8 +74,8 @@ def decode(
     check_fault(job.fill(memory, placed.placements, num_threads), plan, origin)
     np.frombuffer(memory, np.int64, job.rows)[:] = record_ids
     batch = Batch.from_arena(arena, placed.layout, job.num_defaulted(), job.num_duplicates())
-    for name, decode in plan.raw:
-        _finish_raw(batch[name], decode, name, origin)
+    for name, raw in plan.raw:
+        _finish_raw(batch[name], raw, name, origin)
     for _, name, spec in plan.images:
         _fill_images(batch[name], images[name], shapes[name], spec, name, origin)
     return batch

@@ -77,8 +77,6 @@ def frame_error(
     offset = base + position
     which = "record" if record is None else f"record {record}"
     start = f"{os.fspath(path)}: {which} at byte {offset}"
-    outdated = "; if the file was changed on purpose, build its index again" if indexed else ""
-    cut = "copy it again from its source"
     if code == "io":
         return DataLossError(found, f"{start}: reading failed: {os.strerror(found)}")
     if code == "length_mismatch":
@@ -88,19 +86,27 @@ def frame_error(
         )
     if code == "truncated_header":
         problem = f"truncated header, {found} of {expected} bytes. The file was cut short or has stray bytes at its end"
-        return DataLossError(f'{start}: {problem}: {cut}, or pass on_error="skip" to use the records before this one')
-    if code == "truncated_payload":
+    elif code == "truncated_payload":
         problem = f"truncated record, {found:,} of the {expected:,} bytes after its header. The file was cut short"
-        rest = f'{cut}, or pass on_error="skip" to use the records before this one'
-        return DataLossError(f"{start}: {problem}: {rest}{outdated}")
-    if code == "length_crc":
+    elif code == "length_crc":
         hint = " (Is this even a TFRecord file?)" if offset == 0 else ""
         problem = f"corrupted record, length checksum: stored {expected:#010x}, computed {found:#010x}{hint}"
-        rest = 'No record after this one can be found: restore the file, or pass on_error="skip" to use those before'
-        return DataLossError(f"{start}: {problem}. {rest}{outdated}")
-    if code == "data_crc":
-        where = f"{start} (payload at byte {offset + HEADER_BYTES})"
+    elif code == "data_crc":
+        start += f" (payload at byte {offset + HEADER_BYTES})"
         problem = f"corrupted record, data checksum: stored {expected:#010x}, computed {found:#010x}"
-        rest = 'Restore the file, or pass on_error="skip" to leave this record out'
-        return DataLossError(f"{where}: {problem}. {rest}{outdated}")
-    raise ValueError(f"{code!r} is not a fault of a frame")
+    else:
+        raise ValueError(f"{code!r} is not a fault of a frame")
+    return DataLossError(f"{start}: {problem}. {_advice(code, indexed=indexed)}")
+
+
+def _advice(code: str, *, indexed: bool) -> str:
+    restore = "Copy the file again from its source"
+    if indexed and code == "data_crc":
+        return f'{restore}, or build an index with verify="all" and on_error="skip" to leave this record out'
+    if indexed:
+        return f"{restore}; or, if it was changed on purpose, build its index again"
+    if code == "data_crc":
+        return f'{restore}, or pass on_error="skip" to leave this record out'
+    if code == "length_crc":
+        return f'No record after this one can be found. {restore}, or pass on_error="skip" to use those before this one'
+    return f'{restore}, or pass on_error="skip" to use the records before this one'

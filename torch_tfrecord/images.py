@@ -5,18 +5,27 @@ from __future__ import annotations
 import concurrent.futures
 import io
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from PIL import Image
+from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
 from torch_tfrecord.schema import DecodeImage
 
 Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 T = TypeVar("T")
 
-_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+# What each format begins with, and Pillow's class for it. Image.open would do, but has a limit of pixels of its own,
+# where it warns: one for all of the process, so not for a library to set.
+_FORMATS: dict[str, tuple[re.Pattern[bytes], Callable[[io.BytesIO], Image.Image]]] = {
+    "PNG": (re.compile(rb"\x89PNG\r\n\x1a\n"), PngImagePlugin.PngImageFile),
+    "JPEG": (re.compile(rb"\xff\xd8\xff"), JpegImagePlugin.JpegImageFile),
+    "GIF": (re.compile(rb"GIF8[79]a"), GifImagePlugin.GifImageFile),
+    "BMP": (re.compile(rb"BM"), BmpImagePlugin.BmpImageFile),
+    "WEBP": (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), WebPImagePlugin.WebPImageFile),
+}
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 _RESAMPLE = {
@@ -36,14 +45,13 @@ def open_image(encoded: bytes, spec: DecodeImage) -> Image.Image:
     """
     if not encoded:
         raise ValueError("the value is empty, not an encoded image")
+    form = next((form for form, (magic, _) in _FORMATS.items() if magic.match(encoded)), None)
+    if form is None:
+        raise ValueError(f"{len(encoded)} bytes that begin with {encoded[:12]!r}, no {', '.join(_FORMATS)} image")
     try:
-        image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"an image of more pixels than Pillow's own limit: {error}") from error
-    except (OSError, SyntaxError, ValueError, TypeError, OverflowError) as error:
-        raise ValueError(
-            f"{len(encoded)} bytes that begin with {encoded[:12]!r}, no {', '.join(_FORMATS)} image"
-        ) from error
+        image = _FORMATS[form][1](io.BytesIO(encoded))
+    except (OSError, SyntaxError, ValueError, TypeError, OverflowError, Image.DecompressionBombError) as error:
+        raise ValueError(f"a damaged {form} image ({error})") from error
     if image.width * image.height > spec.max_pixels:
         raise ValueError(f"an image of {image.width} x {image.height}, more than max_pixels={spec.max_pixels}")
     return image
@@ -53,6 +61,8 @@ def stored_mode(image: Image.Image) -> str:
     """The 8-bit mode that holds an image as it is stored: palettes expand, CMYK becomes RGB."""
     if image.mode == "P":
         return "RGBA" if "transparency" in image.info else "RGB"
+    if any(tile[3] == "LA;16B" for tile in getattr(image, "tile", ())):  # Pillow opens 16-bit grey and alpha as RGBA
+        return "LA"
     if image.mode in ("1", "L", "I", "F") or image.mode.startswith("I;"):
         return "L"
     return image.mode if image.mode in _CHANNELS else "RGB"

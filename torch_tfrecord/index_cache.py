@@ -47,7 +47,7 @@ def load_or_build(paths: Paths, *, verify: IndexVerify, on_error: OnError, progr
                 index = _load(place, names, verify, on_error)
                 if index is not None:
                     return index
-                index = RecordIndex.build(names, verify=verify, on_error=on_error, progress=progress)
+                index = _build(names, verify, on_error, progress)
             try:
                 index.save(place)
             except OSError as error:
@@ -55,7 +55,7 @@ def load_or_build(paths: Paths, *, verify: IndexVerify, on_error: OnError, progr
             else:
                 return index
     if index is None:
-        index = RecordIndex.build(names, verify=verify, on_error=on_error, progress=progress)
+        index = _build(names, verify, on_error, progress)
     logger.warning(
         "the index of %s cannot be kept, beside the data or in the cache: it is built anew each time", names[0]
     )
@@ -84,6 +84,11 @@ def place_in_cache(names: Sequence[str]) -> str | None:
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(os.fsencode(text), digest_size=16).hexdigest()
+
+
+def _build(names: Sequence[str], verify: IndexVerify, on_error: OnError, progress: Progress) -> RecordIndex:
+    logger.info("building the index of %d files, the first of them %s", len(names), names[0])
+    return RecordIndex.build(names, verify=verify, on_error=on_error, progress=progress)
 
 
 def _load(place: str, names: Sequence[str], verify: IndexVerify, on_error: OnError) -> RecordIndex | None:

@@ -4,8 +4,6 @@ A file is written under a temporary name and renamed, so readers see all of it o
 write the same one at once. Reading checks the header and the sizes and maps the arrays without touching them.
 """
 
-# Paths stay the strings that the user gave; pathlib would rewrite them.
-
 from __future__ import annotations
 
 import contextlib

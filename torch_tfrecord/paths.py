@@ -1,8 +1,5 @@
 """From what a user writes for ``paths`` to a list of files, and opening one."""
 
-# Paths stay the strings that the user gave; pathlib would rewrite them.
-# ruff: noqa: PTH
-
 from __future__ import annotations
 
 import errno

@@ -19,6 +19,20 @@ def own_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
+def refuse_dtype(arguments: tuple[Any, ...]) -> None:
+    """Raise TypeError for arguments of ``torch.Tensor.to`` that name a dtype: offsets would be cast with the values."""
+    if any(isinstance(argument, torch.dtype | torch.Tensor) for argument in arguments):
+        raise TypeError("to() takes a device here, not a dtype or a tensor: cast the tensors inside, one by one")
+
+
+class _Column:
+    """What holds tensors that belong together, so they are not replaced one by one."""
+
+    def __setattr__(self, name: str, _: Any) -> None:
+        kind = type(self).__name__
+        raise AttributeError(f"a {kind} cannot be given another {name}: make a new {kind}, or change values in place")
+
+
 def _row(index: Any, rows: int) -> int:
     number = operator.index(index)
     if not -rows <= number < rows:
@@ -34,7 +48,7 @@ def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
     return [nest(flat[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
 
 
-class Bytes:
+class Bytes(_Column):
     """A column of strings: all bytes end to end, and where each string begins.
 
     Args:
@@ -50,14 +64,17 @@ class Bytes:
         (b'ab', 3, [b'ab', b'', b'c'])
     """
 
+    values: torch.Tensor
+    offsets: torch.Tensor
+    shape: tuple[int, ...]
+    _rows: int
+
     def __init__(
         self, values: torch.Tensor, offsets: torch.Tensor, shape: tuple[int, ...] = (), *, rows: int | None = None
     ) -> None:
-        self.values = values
-        self.offsets = offsets
-        self.shape = tuple(shape)
-        strings = offsets.numel() - 1
-        self._rows = strings // max(1, math.prod(self.shape)) if rows is None else rows
+        if rows is None:
+            rows = (offsets.numel() - 1) // max(1, math.prod(shape))
+        self.__dict__.update(values=values, offsets=offsets, shape=tuple(shape), _rows=rows)
 
     @classmethod
     def from_list(cls, items: list[bytes]) -> Bytes:
@@ -99,6 +116,7 @@ class Bytes:
 
     def to(self, *args: Any, **kwargs: Any) -> Bytes:
         """Copy to a device; arguments as for ``torch.Tensor.to``, without a dtype."""
+        refuse_dtype((*args, *kwargs.values()))
         return self.map_tensors(lambda tensor: tensor.to(*args, **kwargs))
 
     def pin_memory(self) -> Bytes:
@@ -124,7 +142,7 @@ def _bytes(values: torch.Tensor, offsets: torch.Tensor, shape: tuple[int, ...], 
     return Bytes(values, offsets, shape, rows=rows)
 
 
-class Ragged:
+class Ragged(_Column):
     """A column whose rows differ in length or shape: all values end to end, and where each row begins.
 
     Args:
@@ -140,10 +158,12 @@ class Ragged:
         (tensor([7, 8]), tensor([2, 0, 1]))
     """
 
+    values: torch.Tensor | Bytes
+    offsets: torch.Tensor
+    shapes: torch.Tensor | None
+
     def __init__(self, values: torch.Tensor | Bytes, offsets: torch.Tensor, shapes: torch.Tensor | None = None) -> None:
-        self.values = values
-        self.offsets = offsets
-        self.shapes = shapes
+        self.__dict__.update(values=values, offsets=offsets, shapes=shapes)
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1
@@ -213,7 +233,11 @@ class Ragged:
         columns = torch.arange(values.shape[0], device=lengths.device) - self.offsets[:-1].repeat_interleave(lengths)
         width = int(lengths.max()) if len(self) else 0
         size = (len(self), width, *values.shape[1:])
-        return torch.sparse_coo_tensor(torch.stack([rows, columns]), values, size, is_coalesced=True)
+        indices = torch.stack([rows, columns])
+        # Said outright that the indices are right and sorted: torch warns where checks are off by default.
+        return torch.sparse_coo_tensor(
+            indices, values, size, device=values.device, check_invariants=False, is_coalesced=True
+        )
 
     def _numbers(self, method: str) -> torch.Tensor:
         if isinstance(self.values, Bytes):
@@ -227,6 +251,7 @@ class Ragged:
 
     def to(self, *args: Any, **kwargs: Any) -> Ragged:
         """Copy to a device; arguments as for ``torch.Tensor.to``, without a dtype."""
+        refuse_dtype((*args, *kwargs.values()))
         return self.map_tensors(lambda tensor: tensor.to(*args, **kwargs))
 
     def pin_memory(self) -> Ragged:

@@ -9,7 +9,8 @@ runs in an environment of its own, so this module needs no more than the standar
     (start)    -                                         ``versions``, ``crc``
     settings   dataset, job                              ``settings``: candidates, of which the driver keeps the best
     run        dataset, job, setting, min_seconds,       records, elements, batches, epochs, seconds, cpu_seconds,
-               max_seconds, skip_batches                 first_batch_seconds, setup_seconds, peak_rss (bytes)
+               max_seconds, skip_batches                 first_batch_seconds, setup_seconds, request_cpu_seconds,
+                                                         peak_rss (bytes)
     sums       dataset, job, setting                     ``sums``: for each column dtype, count and sum
     =========  ========================================  =========================================================
 
@@ -187,13 +188,15 @@ def answer(system: System, request: dict[str, Any], opened: dict[str, tuple[Epoc
         return {"settings": system.settings(dataset, job)}
     if request["command"] == "sums":
         return {"sums": sums(system.open(dataset, job, request["setting"]), system.arrays)}
+    cpu_start = cpu_seconds()
     key = json.dumps([dataset["name"], job, request["setting"]])
     if key not in opened:
         opened.clear()  # so that no idle pipeline of another setting uses memory or threads
         start = time.perf_counter()
         opened[key] = (system.open(dataset, job, request["setting"]), time.perf_counter() - start)
     epoch, setup_seconds = opened[key]
-    return measure(epoch, system.touch, request) | {"setup_seconds": setup_seconds}
+    run = measure(epoch, system.touch, request)
+    return run | {"setup_seconds": setup_seconds, "request_cpu_seconds": cpu_seconds() - cpu_start}
 
 
 def serve(make: Callable[[], System]) -> None:

@@ -24,6 +24,7 @@ struct Column {
   std::vector<int64_t> default_offsets;      // other bytes: count + 1
 
   bool is_text() const { return kind <= kBytes && nbytes < 0; }  // bytes values of any size, with offsets
+  bool is_scalar() const { return layout == Layout::kFixed && count == 1 && kind >= kFloat; }
   bool sized() const { return layout == Layout::kFixed && !is_text(); }
   int64_t item_size() const { return kind == kInt64 ? 8 : kind == kFloat ? 4 : nbytes < 0 ? 1 : nbytes; }
   int64_t row_bytes() const { return count * item_size(); }  // of a sized column

@@ -49,7 +49,18 @@ Fault check_frame(const Frame& frame, int64_t row, const uint8_t* bytes, int64_t
 class Job::Task {
  public:
   Task(Job& job, uint8_t* arena, const std::vector<Placement>* placements)
-      : job_(job), schema_(*job.schema_), arena_(arena), placements_(placements), walker_(schema_.names) {}
+      : job_(job), schema_(*job.schema_), arena_(arena), placements_(placements), walker_(schema_.names) {
+    if (arena == nullptr) return;
+    for (size_t c = 0; c < schema_.columns.size(); ++c) {
+      const Column& column = schema_.columns[c];
+      const int64_t values = (*placements)[c].values;
+      if (column.is_scalar() && values >= 0) {
+        scalars_.push_back({column.slot, column.kind, arena + values});
+      } else {
+        others_.push_back(c);
+      }
+    }
+  }
 
   // Read, walk and check; then note the slots (measure) or write the values (arena given).
   void decode(Chunk chunk) {
@@ -93,6 +104,12 @@ class Job::Task {
   }
 
  private:
+  struct Scalar {
+    int32_t slot;
+    Kind kind;
+    uint8_t* out;
+  };
+
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
 
   Range payload(int64_t row, const uint8_t* base, int64_t first) const {
@@ -146,33 +163,51 @@ class Job::Task {
     whole.num_bytes = record.size();
     whole.kind = kBytes;
     if (keep && !job_.payload_slots_.empty()) job_.payload_slots_[at(row)] = whole;
-    for (size_t c = 0; c < schema_.columns.size(); ++c) {
-      const Column& column = schema_.columns[c];
-      const Slot& slot = column.slot == Names::kUnwanted ? whole : slots[column.slot];
-      if (!keep && write_scalar(column, slot, c, row)) continue;
-      const int defaulted = check_column(column, slot, fault);
-      if (defaulted < 0) {
-        fault.column = static_cast<int64_t>(c);
-        return stop(row, fault);
+    if (!keep && write_scalars(row, slots)) return write_others(row, slots, whole);
+    return check_all(row, slots, whole);
+  }
+
+  // The commonest columns by far, one number a record, in as few steps as possible. False: some is not that simple.
+  bool write_scalars(int64_t row, const Slot* slots) {
+    for (const Scalar& scalar : scalars_) {
+      const Slot& slot = slots[scalar.slot];
+      if (slot.scalar != scalar.kind) return false;
+      if (scalar.kind == kInt64) {
+        store64(scalar.out + row * 8, decode_varint(slot.data.begin, slot.data.size()));
+      } else {
+        std::memcpy(scalar.out + row * 4, slot.data.begin, 4);
       }
-      defaulted_ += defaulted;
-      if (keep || (*placements_)[c].values < 0) continue;
-      write_sized(column, slot, arena_ + (*placements_)[c].values + row * column.row_bytes());
     }
     return true;
   }
 
-  // The commonest columns by far, one number a record, in as few steps as possible. False: not such a case.
-  bool write_scalar(const Column& column, const Slot& slot, size_t c, int64_t row) {
-    if (column.count != 1 || slot.count != 1 || slot.kind != column.kind || slot.form != Form::kPacked) return false;
-    const int64_t values = (*placements_)[c].values;
-    if (values < 0) return false;
-    if (column.kind == kInt64) {
-      store64(arena_ + values + row * 8, decode_varint(slot.data.begin, slot.data.size()));
-    } else if (column.kind == kFloat) {
-      std::memcpy(arena_ + values + row * 4, slot.data.begin, 4);
-    } else {
-      return false;
+  // Checks all columns in order, and writes those that go to the arena now.
+  bool check_all(int64_t row, const Slot* slots, const Slot& whole) {
+    for (size_t c = 0; c < schema_.columns.size(); ++c) {
+      if (!check_one(row, c, slots, whole)) return false;
+    }
+    return true;
+  }
+
+  bool write_others(int64_t row, const Slot* slots, const Slot& whole) {
+    for (const size_t c : others_) {
+      if (!check_one(row, c, slots, whole)) return false;
+    }
+    return true;
+  }
+
+  bool check_one(int64_t row, size_t c, const Slot* slots, const Slot& whole) {
+    const Column& column = schema_.columns[c];
+    const Slot& slot = column.slot == Names::kUnwanted ? whole : slots[column.slot];
+    Fault fault;
+    const int defaulted = check_column(column, slot, fault);
+    if (defaulted < 0) {
+      fault.column = static_cast<int64_t>(c);
+      return stop(row, fault);
+    }
+    defaulted_ += defaulted;
+    if (arena_ != nullptr && (*placements_)[c].values >= 0) {
+      write_sized(column, slot, arena_ + (*placements_)[c].values + row * column.row_bytes());
     }
     return true;
   }
@@ -196,6 +231,8 @@ class Job::Task {
   const std::vector<Placement>* const placements_;
   ExampleWalker walker_;
   std::vector<Slot> own_slots_;
+  std::vector<Scalar> scalars_;  // columns of one number a record, and where they go
+  std::vector<size_t> others_;   // all other columns
   int64_t defaulted_ = 0, duplicates_ = 0;
 };
 

@@ -147,16 +147,6 @@ void for_each_piece(const Slot& slot, Visit visit) {
 
 }  // namespace
 
-Slot& ExampleWalker::claim(int32_t index) {
-  Slot& slot = slots_[index];
-  if (slot.seen) {
-    ++*duplicates_;
-    slot = Slot{};
-  }
-  slot.seen = true;
-  return slot;
-}
-
 // A Feature of one packed list or of one bytes value, all lengths below 128: what most writers make of short features.
 // Fills the slot and returns true; or false, where the general walk has to look.
 //
@@ -171,7 +161,7 @@ inline bool plain_feature(Range value, Slot& slot) {
     if (size % 4 != 0) return false;
     count = size / 4;
   } else if (kind == kInt64) {
-    if (size < 1 || size > 8 || !is_one_varint(q + 4, size)) count = count_varints(q + 4, size);
+    if (size < 1 || size > 10 || !is_one_varint(q + 4, size)) count = count_varints(q + 4, size);
     if (count < 0) return false;
   } else if (kind != kBytes) {
     return false;
@@ -180,29 +170,43 @@ inline bool plain_feature(Range value, Slot& slot) {
   slot.count = count;
   slot.num_bytes = size;
   slot.kind = kind;
+  slot.scalar = count == 1 ? kind : kNone;
   return true;
 }
 
+inline int32_t ExampleWalker::find(const Name& name) {
+  int32_t& guess = next_[static_cast<size_t>(last_ + 1)];
+  if (guess == Names::kUnwanted || !names_.is(guess, name)) {
+    const int32_t found = names_.find(name);
+    if (found == Names::kUnwanted) return found;
+    guess = found;
+  }
+  return last_ = guess;
+}
+
 bool ExampleWalker::wanted(Wire& wire, int32_t index, Range entry) {
-  if (walk_feature(wire, entry, values_, pieces_, claim(index))) return true;
+  Slot& slot = slots_[index];
+  *duplicates_ += slot.seen;
+  slot = Slot{};
+  slot.seen = true;
+  if (walk_feature(wire, entry, values_, pieces_, slot)) return true;
   damaged_ = index;
   return false;
 }
 
-// An entry of a name and then a value, all lengths below 128. Sets `next` to the field after it, or leaves it where
+// An entry of a name and then a value, all lengths below 128. Moves `next` to the field after it, or leaves it where
 // anything is out of the ordinary.
 //
 //   p: 0a L1 0a K name[K]   q: 12 L2 value[L2]
 inline bool ExampleWalker::plain_entry(Wire& wire, const uint8_t*& next, const uint8_t* end) {
   const uint8_t* p = next;
   const int64_t entry_size = p[1], name_size = p[3];
-  if (p[0] != 0x0A || p[2] != 0x0A || entry_size >= 0x80 || end - p < entry_size + 2) return true;
   const int64_t value_size = entry_size - 4 - name_size;
-  if (value_size < 0) return true;
+  if (p[0] != 0x0A || p[2] != 0x0A || entry_size >= 0x80 || end - p < entry_size + 2 || value_size < 0) return true;
   const uint8_t* q = p + 4 + name_size;
   if (q[0] != 0x12 || q[1] != value_size) return true;
   next = q + 2 + value_size;
-  const int32_t index = predictor_.find(names_, p + 4, name_size);
+  const int32_t index = find(Name(p + 4, name_size));
   if (index == Names::kUnwanted) return true;
   const Range value{q + 2, next};
   if (!slots_[index].seen && plain_feature(value, slots_[index])) {
@@ -216,7 +220,7 @@ inline bool ExampleWalker::plain_entry(Wire& wire, const uint8_t*& next, const u
 bool ExampleWalker::entry(Wire& wire, Range message) {
   Range name;
   if (!split_entry(wire, message, name, values_)) return false;
-  const int32_t index = predictor_.find(names_, name.begin, name.size());
+  const int32_t index = find(Name(name.begin, name.size()));
   return index == Names::kUnwanted || wanted(wire, index, message);
 }
 
@@ -243,7 +247,7 @@ bool ExampleWalker::walk(Range record, Slot* slots, int64_t& duplicates, Fault& 
   slots_ = slots;
   duplicates_ = &duplicates;
   damaged_ = Names::kUnwanted;
-  predictor_.begin_record();
+  last_ = Names::kUnwanted;
   Wire wire(record.begin, fault);
   const uint8_t* p = record.begin;
   while (p < record.end) {
@@ -258,7 +262,6 @@ bool ExampleWalker::walk(Range record, Slot* slots, int64_t& duplicates, Fault& 
       return false;
     }
   }
-  predictor_.end_record();
   return true;
 }
 

@@ -6,7 +6,6 @@
 
 #include "fault.h"
 #include "names.h"
-#include "predictor.h"
 #include "wire.h"
 
 namespace tfr {
@@ -26,6 +25,7 @@ struct Slot {
   int64_t count = 0;      // values
   int64_t num_bytes = 0;  // kBytes: of all values together
   Kind kind = kNone;      // kNone: absent, or present without a kind
+  Kind scalar = kNone;    // the kind again, where the feature is one packed number
   Form form = Form::kPacked;
   bool seen = false;
 };
@@ -39,22 +39,26 @@ struct Piece {
 // Walks records one after another; not for several threads at once.
 class ExampleWalker {
  public:
-  explicit ExampleWalker(const Names& names) : names_(names) {}
+  explicit ExampleWalker(const Names& names)
+      : names_(names), next_(static_cast<size_t>(names.size()) + 1, Names::kUnwanted) {}
 
-  // Fills slots[0 .. names.size()) from one record, which has kSlack readable bytes after it and stays where it is as
-  // long as the walker lives. On a fault returns false; fault.column then holds the slot whose feature is damaged, or
-  // -1. Adds to `duplicates` each entry of a wanted name that a later entry replaced.
+  // Fills slots[0 .. names.size()) from one record, which has kSlack readable bytes after it. On a fault returns false;
+  // fault.column then holds the slot whose feature is damaged, or -1. Adds to `duplicates` each entry of a wanted name
+  // that a later entry replaced.
   bool walk(Range record, Slot* slots, int64_t& duplicates, Fault& fault);
 
  private:
+  int32_t find(const Name& name);
   bool features(Wire& wire, Range message);
   bool plain_entry(Wire& wire, const uint8_t*& next, const uint8_t* end);
   bool entry(Wire& wire, Range message);
   bool wanted(Wire& wire, int32_t index, Range entry);
-  Slot& claim(int32_t slot);
 
   const Names& names_;
-  Predictor predictor_;
+  // Most files keep one order of names. next_[slot + 1] is the wanted name that came after that of `slot` last time
+  // (next_[0]: first in the record): it is tried before the name is hashed. Where orders are random that costs little.
+  std::vector<int32_t> next_;
+  int32_t last_ = Names::kUnwanted;
   std::vector<Range> values_;
   std::vector<Piece> pieces_;
   Slot* slots_ = nullptr;

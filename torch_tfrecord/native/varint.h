@@ -12,11 +12,11 @@ constexpr uint64_t kHighBits = 0x8080808080808080u;
 // Values in a packed run, or -1 where some varint is longer than 10 bytes or the last one is cut short.
 int64_t count_varints(const uint8_t* p, int64_t size);
 
-// Whether `size` bytes, 1 to 8, are exactly one varint: all but the last continue.
+// Whether `size` bytes, 1 to 10, are exactly one varint: all but the last continue.
 inline bool is_one_varint(const uint8_t* p, int64_t size) {
-  const int unused = static_cast<int>(64 - 8 * size);
-  const uint64_t word = load64(p) << unused;  // the last byte on top
-  return ((word ^ kHighBits >> 8) & kHighBits & ~uint64_t{0} << unused) == 0;
+  const uint64_t high = load64(p) & kHighBits;
+  if (size > 8) return high == kHighBits && (size == 9 ? p[8] < 0x80 : p[8] >= 0x80 && p[9] < 0x80);
+  return high << (64 - 8 * size) == (kHighBits >> 8 & ~uint64_t{0} << (64 - 8 * size));
 }
 
 // Decodes a whole run that count_varints accepted.

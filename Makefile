@@ -1,0 +1,70 @@
+# The chores of this project. Each works on a fresh machine with Python 3.10 or newer and a C++17 compiler.
+
+BIN := .venv/bin
+PIP_OPTIONS := --quiet --constraint constraints.txt
+SOURCES := $(wildcard torch_tfrecord/native/*.cc torch_tfrecord/native/*.h)
+SANITIZED_TESTS := $(wildcard $(addprefix tests/test_,\
+    backend.py core_contract.py core_rows.py crc32c.py encode_native.py file_native.py frames_native.py parity.py \
+    wire_rules.py))
+
+export TORCH_TFRECORD_JOBS ?= 2
+export TORCH_TFRECORD_WERROR ?= 1
+
+help:
+	@echo "make demo         train on handwritten digits, from images to TFRecords to an accurate network"
+	@echo "make test         lint, types, all tests"
+	@echo "make lint         lint and types alone"
+	@echo "make sanitize     the native tests under the address and undefined-behaviour sanitizers (Linux)"
+	@echo "make wheel-test   build sdist and wheel, install each in a fresh environment, use it there"
+	@echo "make bench        measure against other readers (bench-quick: a tenth of it)"
+	@echo "make clean        remove all that these make, .venv too"
+
+# The environment, made again when what it is made of changes. This also compiles the native core into the tree.
+.venv/installed: pyproject.toml setup.py constraints.txt
+	@echo "Making .venv and compiling the native core: some minutes, once"
+	python3 -m venv .venv
+	$(BIN)/pip install $(PIP_OPTIONS) --editable '.[dev,demo]'
+	@touch $@
+
+.venv/compiled: .venv/installed $(SOURCES)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+demo: .venv/compiled
+	$(BIN)/python examples/01_digits.py demo_output
+
+test: lint
+	$(BIN)/pytest
+
+lint: .venv/compiled
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# A second build of the package, which hides the one in the tree. libstdc++ is named because Python itself is not linked
+# to it, and the sanitizer must find the functions that throw exceptions before the core is loaded.
+sanitize: .venv/compiled
+	TORCH_TFRECORD_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib $(BIN)/pytest $(SANITIZED_TESTS)
+
+wheel-test: .venv/installed
+	rm -rf dist build/fresh
+	$(BIN)/python -m build
+	python3 -m venv build/fresh
+	build/fresh/bin/pip install $(PIP_OPTIONS) dist/*.whl
+	cd build/fresh && bin/python ../../tests/smoke.py
+	build/fresh/bin/pip install $(PIP_OPTIONS) --force-reinstall --no-deps dist/*.tar.gz
+	cd build/fresh && bin/python ../../tests/smoke.py
+
+bench: .venv/compiled
+	$(BIN)/python benchmarks/run.py
+
+bench-quick: .venv/compiled
+	$(BIN)/python benchmarks/run.py --quick
+
+clean:
+	rm -rf .venv build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f torch_tfrecord/native/*.so
+
+.PHONY: help demo test lint sanitize wheel-test bench bench-quick clean

@@ -1,0 +1,87 @@
+"""What the documents and docstrings show is true: every Python block runs, and every example prints what it says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import index_tools
+import torch_tfrecord as tfr
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+MODULES = [
+    module.name
+    for package in (tfr, index_tools)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not module.name.endswith("._core")
+]
+NEEDS_DOCTEST = {  # public names whose docstrings must show an example
+    *(name for name in tfr.__all__ if tfr._HOME[name] in {"batch", "collation", "dataset", "encode", "index"}),
+    *(name for name in tfr.__all__ if tfr._HOME[name] in {"infer", "parsing", "ragged", "schema", "writer"}),
+    "read_records",
+}
+OPTIONS = doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of an example, with the file that examples read after `TFRecordDataset`'s has made it."""
+    monkeypatch.chdir(tmp_path)
+    with tfr.TFRecordWriter("numbers.tfrecord") as writer:
+        writer.write_batch({"n": torch.arange(100)})
+    return tmp_path
+
+
+def code_blocks(document: Path, language: str) -> list[tuple[int, str]]:
+    """Line number and text of a document's blocks of code in a language."""
+    text = document.read_text()
+    return [
+        (text.count("\n", 0, match.start(1)) + 1, match[1])
+        for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.usefixtures("folder")
+def test_docstring_examples(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
+    assert failed == 0
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_DOCTEST - {"Schema"}))
+def test_main_names_show_an_example(name: str) -> None:
+    examples = doctest.DocTestParser().get_examples(getattr(tfr, name).__doc__)
+    assert any(example.want for example in examples)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.relative_to(ROOT).as_posix())
+@pytest.mark.usefixtures("folder")
+def test_blocks_of_a_document_run(document: Path) -> None:
+    """One after another in one namespace, as a reader would type them; those with prompts are also checked."""
+    scope = {"__name__": "document"}
+    for line, block in code_blocks(document, "python"):
+        if block.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(block, scope, document.name, str(document), line)
+            runner = doctest.DocTestRunner(optionflags=OPTIONS | doctest.ELLIPSIS)
+            assert runner.run(test, clear_globs=False).failed == 0
+            scope = test.globs
+        else:
+            exec(compile("\n" * line + block, str(document), "exec"), scope)
+
+
+def test_the_documents_show_code() -> None:
+    assert len(code_blocks(ROOT / "README.md", "python")) >= 5
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.relative_to(ROOT).as_posix())
+def test_links_between_documents_hold(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"

@@ -1,0 +1,311 @@
+"""The index that a data set keeps: found again, built anew, built by one of many."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from record_files import PAYLOADS, frames, write_file
+
+from torch_tfrecord.errors import DataLossError
+from torch_tfrecord.index import RecordIndex
+from torch_tfrecord.index_cache import place_beside, place_in_cache
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(3):
+        write_file(folder / f"t-{number:05d}-of-00003", PAYLOADS[: number + 1])
+    return folder
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.startswith("."))
+
+
+def number_of_builds(caplog: pytest.LogCaptureFixture) -> int:
+    return sum("building" in record.getMessage() for record in caplog.records)
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="torch_tfrecord")
+
+
+def test_kept_beside_the_data(data: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index = RecordIndex.load_or_build(data)
+    (name,) = kept(data)
+    assert name.startswith(".t-00000-of-00003.")
+    assert name.endswith(".tfrindex")
+    assert len(name) == len(".t-00000-of-00003.12345678.tfrindex")
+    assert index.file == str(data / name)
+    assert len(index) == 6
+    again = RecordIndex.load_or_build(data / "t@3")
+    assert (again.paths, again.fingerprint, again.file) == (index.paths, index.fingerprint, index.file)
+    assert number_of_builds(caplog) == 1
+    assert not cache.exists()
+
+
+def test_moved_with_its_data(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    RecordIndex.load_or_build(data)
+    data.rename(tmp_path / "moved")
+    assert len(RecordIndex.load_or_build(tmp_path / "moved")) == 6
+    assert number_of_builds(caplog) == 1
+
+
+def test_relative_and_absolute_paths_share_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    RecordIndex.load_or_build(data)
+    monkeypatch.chdir(data)
+    index = RecordIndex.load_or_build("t@3")
+    assert index.paths == ("t-00000-of-00003", "t-00001-of-00003", "t-00002-of-00003")
+    assert len(kept(data)) == 1
+
+
+def test_other_lists_of_files_have_others(data: Path) -> None:
+    paths = sorted(map(str, data.iterdir()))
+    lists = [paths, paths[:2], [paths[0], paths[2]], [paths[0]], [paths[0], paths[0]]]
+    for number, names in enumerate(lists, 1):
+        assert len(RecordIndex.load_or_build(names).paths) == len(names)
+        assert len(kept(data)) == number
+
+
+@pytest.mark.parametrize("change", ["content", "size", "missing record"])
+def test_changed_data_are_scanned_again(data: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = RecordIndex.load_or_build(data)
+    payloads = {"content": [b"alphb"], "size": [b"alpha!"], "missing record": []}[change]
+    write_file(data / "t-00000-of-00003", payloads)
+    after = RecordIndex.load_or_build(data)
+    assert len(after) == 5 + len(payloads)
+    assert after.fingerprint != before.fingerprint
+    assert number_of_builds(caplog) == 2
+    assert len(kept(data)) == 1
+    assert RecordIndex.load_or_build(data).fingerprint == after.fingerprint
+    assert number_of_builds(caplog) == 2
+
+
+def test_touched_data_are_not(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    RecordIndex.load_or_build(data)
+    os.utime(data / "t-00000-of-00003", (1, 1))
+    RecordIndex.load_or_build(data)
+    assert number_of_builds(caplog) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"TFRINDEX" + bytes(100)])
+def test_damaged_index_is_replaced(data: Path, content: bytes) -> None:
+    index = RecordIndex.load_or_build(data)
+    assert index.file is not None
+    Path(index.file).write_bytes(content)
+    assert len(RecordIndex.load_or_build(data)) == 6
+    assert len(RecordIndex.open(index.file)) == 6
+
+
+def test_an_index_of_other_files_under_that_name_is_replaced(data: Path, tmp_path: Path) -> None:
+    index = RecordIndex.load_or_build(data)
+    assert index.file is not None
+    other = write_file(tmp_path / "other", [b"other"])
+    RecordIndex.build(other).save(index.file)
+    assert RecordIndex.load_or_build(data).paths == index.paths
+
+
+def test_more_checks_need_a_new_scan(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    RecordIndex.load_or_build(data)
+    assert RecordIndex.load_or_build(data, verify="all").verify_level == "all"
+    assert RecordIndex.load_or_build(data, verify="length").verify_level == "all"
+    assert number_of_builds(caplog) == 2
+
+
+def test_an_index_with_gaps_does_not_hide_damage(data: Path) -> None:
+    path = data / "t-00002-of-00003"
+    path.write_bytes(path.read_bytes() + b"tail")
+    with pytest.raises(DataLossError, match="record 3 at byte 57: truncated header"):
+        RecordIndex.load_or_build(data)
+    assert kept(data) == []
+    skipping = RecordIndex.load_or_build(data, on_error="skip")
+    assert len(skipping) == 6
+    assert len(RecordIndex.load_or_build(data, on_error="skip").faults) == 1
+    with pytest.raises(DataLossError, match="record 3 at byte 57: truncated header"):
+        RecordIndex.load_or_build(data)
+
+
+def test_wrong_choices_and_missing_files(data: Path) -> None:
+    with pytest.raises(ValueError, match="verify must be"):
+        RecordIndex.load_or_build(data, verify="none")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_error must be"):
+        RecordIndex.load_or_build(data, on_error="x")  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        RecordIndex.load_or_build(data / "no")
+
+
+# --- places that cannot be written ---
+
+
+def test_a_folder_that_fails_leads_to_the_cache(data: Path, cache: Path) -> None:
+    """The place beside the data is taken by a directory, so that renaming to it fails, for root too."""
+    names = sorted(str(path) for path in data.iterdir())
+    Path(place_beside(names)).mkdir()
+    index = RecordIndex.load_or_build(data)
+    assert index.file == place_in_cache(names)
+    assert os.listdir(cache / "torch_tfrecord") == [os.path.basename(str(index.file))]
+    again = RecordIndex.load_or_build(data)
+    assert (again.file, again.paths) == (index.file, index.paths)
+    assert sorted(os.listdir(data)) == sorted([*map(os.path.basename, names), os.path.basename(place_beside(names))])
+
+
+def test_no_place_at_all(data: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = sorted(str(path) for path in data.iterdir())
+    Path(place_beside(names)).mkdir()
+    cache.touch()  # a file, where a directory would be made
+    index = RecordIndex.load_or_build(data)
+    assert (len(index), index.file) == (6, None)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [
+        f"the index of {names[0]} cannot be kept, beside the data or in the cache: it is built anew each time"
+    ]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(data: Path, cache: Path) -> None:
+    data.chmod(0o555)
+    try:
+        index = RecordIndex.load_or_build(data)
+    finally:
+        data.chmod(0o755)
+    assert str(index.file).startswith(str(cache))
+    assert kept(data) == []
+
+
+def test_place_in_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.setenv("HOME", "/home/me")
+    place = place_in_cache(["/a", "/b"])
+    assert place is not None
+    assert os.path.dirname(place) == "/x/torch_tfrecord"
+    assert place_in_cache(["/a", "/b"]) == place
+    assert place_in_cache(["/b", "/a"]) != place
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert str(place_in_cache(["/a"])).startswith("/home/me/.cache/torch_tfrecord/")
+
+
+def test_long_names(tmp_path: Path) -> None:
+    path = write_file(tmp_path / ("é" * 127), PAYLOADS)
+    assert len(RecordIndex.load_or_build(path)) == 4
+    assert len(kept(tmp_path)) == 1
+
+
+# --- several processes ---
+
+BUILD = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+from torch_tfrecord.index import RecordIndex
+input()
+index = RecordIndex.load_or_build(sys.argv[1])
+print("fingerprint", index.fingerprint, len(index))
+"""
+
+HOLD = """
+import fcntl, os, sys
+from torch_tfrecord.index import RecordIndex
+from torch_tfrecord.index_cache import place_beside
+from torch_tfrecord.paths import expand_paths
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+input()
+names = expand_paths(sys.argv[1])
+RecordIndex.build(names).save(place_beside(names))
+"""
+
+
+def start(data: Path, code: str = BUILD) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_four_at_once_build_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    piece = frames([b"x" * 20] * 50_000)
+    for number in range(4):
+        (data / f"s{number}").write_bytes(piece * 4)
+    processes = [start(data) for _ in range(4)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    results = {line for output in outputs for line in output.splitlines() if line.startswith("fingerprint")}
+    assert len(results) == 1
+    assert results.pop().endswith(" 800000")
+    assert sum(output.count("building") for output in outputs) == 1
+    assert len(kept(data)) == 1
+
+
+def test_without_locks_all_are_right(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "s").write_bytes(frames([b"x" * 20] * 50_000))
+    code = BUILD.replace("from torch", "import fcntl; fcntl.flock = lambda *_: None\nfrom torch", 1)
+    processes = [start(data, code) for _ in range(4)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    results = {line for output in outputs for line in output.splitlines() if line.startswith("fingerprint")}
+    assert len(results) == 1
+    assert len(kept(data)) == 1
+
+
+def test_kill_while_building(tmp_path: Path) -> None:
+    """No file passes for an index, and the next process does not wait for the dead one's lock."""
+    data = tmp_path / "data"
+    data.mkdir()
+    whole = frames([b"x" * 20] * 50_000)
+    for number in range(30):
+        (data / f"s{number}").write_bytes(whole)
+    code = BUILD.replace(
+        "index = ", "import os, threading; threading.Timer(DELAY, os.kill, (os.getpid(), 9)).start()\nindex = "
+    )
+    for delay in (0.0, 0.005, 0.01, 0.02, 0.04):
+        process = start(data, code.replace("DELAY", str(delay)))
+        process.communicate("\n", timeout=60)
+        assert process.returncode in (0, -signal.SIGKILL)
+        for name in kept(data):
+            if name.endswith(".tfrindex"):
+                assert len(RecordIndex.open(data / name)) == 1_500_000
+                (data / name).unlink()
+    began = time.monotonic()
+    assert len(RecordIndex.load_or_build(data)) == 1_500_000
+    assert time.monotonic() - began < 60
+
+
+def test_a_wait_for_the_lock_ends_with_the_index(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that waits finds what the one before it has built."""
+    holder = start(data, HOLD)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    waiter = start(data)
+    assert waiter.stdin is not None
+    waiter.stdin.write("\n")
+    waiter.stdin.flush()
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiter.wait(1.5)
+    holder.communicate("\n", timeout=60)
+    output = waiter.communicate(timeout=60)[0]
+    assert "building" not in output
+    assert output.splitlines()[-1].endswith(" 6")
