@@ -33,7 +33,10 @@ def python_of(name: str) -> Path:
         return Path(sys.executable)
     override = os.environ.get(f"BENCH_VENV_{name.upper()}")
     if override:
-        return Path(override) / "bin" / "python"
+        python = Path(override) / "bin" / "python"
+        if not python.exists():
+            raise UnavailableError(f"BENCH_VENV_{name.upper()}: there is no {python}")
+        return python
     folder = HERE / ".venvs" / name
     wanted = "\n".join(REQUIREMENTS[name])
     marker = folder / "installed.txt"  # written last: says that the environment is whole

@@ -100,6 +100,8 @@ def prepare(plan: Plan, system: SystemProcess, dataset: dict[str, Any], job: str
         best.setdefault("tried", []).append({"setting": setting, "rate": rate})
         if rate > best.get("rate", 0):
             best |= {"rate": rate, "setting": setting}
+    if best["setting"] != candidates[-1]:  # the process has the last one open; warm up the one that was chosen
+        system.ask("run", dataset, job, setting=best["setting"], skip_batches=0, **plan.seconds)
     return {"crc": system.crc, "versions": system.versions, "setting": best["setting"], "tried": best["tried"]}
 
 
@@ -139,10 +141,6 @@ def compare_systems(plan: Plan, job: str, dataset: dict[str, Any]) -> Results:
             except RefusedError as error:
                 results[name] = {"reason": str(error)}
         again = {"skip_batches": 0, **plan.seconds}
-        # A pass of the setting that was chosen, since the last one tried may have been another.
-        for name, result in results.items():
-            if "reason" not in result:
-                systems[name].ask("run", dataset, job, setting=result["setting"], **again)
         rounds(
             plan,
             results,
@@ -153,7 +151,10 @@ def compare_systems(plan: Plan, job: str, dataset: dict[str, Any]) -> Results:
 
 def compare_workers(plan: Plan, dataset: dict[str, Any]) -> Results:
     with ExitStack() as stack:
-        system = SystemProcess(*WORKERS, RESULTS / "stderr.log")
+        try:
+            system = SystemProcess(*WORKERS, RESULTS / "stderr.log")
+        except RefusedError as error:
+            return {"our batch": {"reason": str(error)}}
         stack.callback(system.close)
         cases = [setting["case"] for setting in system.ask("settings", dataset, "workers")["settings"]]
         results: Results = {case: {} for case in cases}

@@ -490,7 +490,13 @@ def test_ragged_without_rows_or_values() -> None:
 
 @pytest.mark.parametrize("column", [NUMBERS, IMAGES, STRINGS, STRINGS.values], ids=repr)
 def test_columns_survive_copies(column: Any) -> None:
-    twins = [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c)), default_convert, lambda c: c.to("cpu")]
+    twins: list[Any] = [
+        copy.copy,
+        copy.deepcopy,
+        lambda c: pickle.loads(pickle.dumps(c)),
+        default_convert,
+        lambda c: c.to("cpu"),
+    ]
     for twin in (make_twin(column) for make_twin in twins):
         assert type(twin) is type(column)
         assert twin.tolist() == column.tolist()

@@ -85,3 +85,30 @@ def test_links_between_documents_hold(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text()):
         if not target.startswith(("http://", "https://")):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_map_names_every_module() -> None:
+    """Of headers, those without a ``.cc`` beside them."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for folder, pattern in [
+        ("torch_tfrecord", "*.py"),
+        ("torch_tfrecord/native", "*.cc"),
+        ("torch_tfrecord/native", "*.py"),
+        ("torch_tfrecord/native", "*.h"),
+        ("index_tools", "*.py"),
+        ("benchmarks", "*.py"),
+    ]:
+        for file in ROOT.joinpath(folder).glob(pattern):
+            if not file.with_suffix(".cc").exists() or file.suffix == ".cc":
+                assert f"`{file.name}`" in text or f"`native/{file.name}`" in text, f"{folder}/{file.name}"
+
+
+def test_the_map_names_nothing_that_is_not_there() -> None:
+    names = set(re.findall(r"`([a-z0-9_]+\.(?:py|cc|h|md))`", (ROOT / "ARCHITECTURE.md").read_text())) - {"test_X.py"}
+    tracked = ("torch_tfrecord", "index_tools", "benchmarks", "benchmarks/systems", "tests", "docs", "examples", ".")
+    present = {
+        file.name
+        for folder in tracked
+        for file in [*(ROOT / folder).glob("*.*"), *(ROOT / folder / "native").glob("*.*")]
+    }
+    assert names <= present, names - present

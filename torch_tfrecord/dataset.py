@@ -44,6 +44,8 @@ class TFRecordDataset(Dataset[Any]):
         batch_transform: Called with each `Batch` before its rows are looked at; with ``features=None`` or a callable:
             with the list of records.
         verify: "all": each record's checksum is checked when it is read; "length": only that of its length; "none".
+        on_error: "raise"; or "skip": the index is made by reading everything, and damaged records are left out of it, so
+            that the data set has only whole ones. ``index.faults`` lists what was left out.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -72,6 +74,7 @@ class TFRecordDataset(Dataset[Any]):
         transform: Callable[[Any], Any] | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
         verify: str = "all",
+        on_error: str = "raise",
     ) -> None:
         if verify not in _VERIFY:
             raise ValueError(f'verify is {verify!r}, not "all", "length" or "none"')
@@ -82,7 +85,7 @@ class TFRecordDataset(Dataset[Any]):
         self.batch_transform = batch_transform
         self.verify = verify
         self._plan = self._compile()
-        self.index = _index_of(paths, index)
+        self.index = _index_of(paths, index, on_error)
         self._rows = range(len(self.index))
         self._files = OpenFiles(self.index)
 
@@ -178,8 +181,10 @@ class TFRecordDataset(Dataset[Any]):
         def origin(row: int) -> Origin:
             shards, offsets, _ = self.index.locate(ids[row : row + 1])
             shard = 0 if shards is None else int(shards[0])
-            before = int(self.index.shard_sizes[:shard].sum())
-            return Origin(int(ids[row]) - before, self.index.paths[shard], int(offsets[0]))
+            path, offset = self.index.paths[shard], int(offsets[0])
+            number = int(ids[row]) - int(self.index.shard_sizes[:shard].sum())
+            number += sum(fault.path == path and fault.offset < offset for fault in self.index.faults)  # left out
+            return Origin(number, path, offset)
 
         return origin
 
@@ -196,7 +201,11 @@ class TFRecordDataset(Dataset[Any]):
         return f"TFRecordDataset({len(self):,} records in {len(self.index.paths):,} files)"
 
 
-def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None) -> RecordIndex:
+def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, on_error: str) -> RecordIndex:
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error is {on_error!r}, not "raise" or "skip"')
+    if index is None and on_error == "skip":
+        return RecordIndex.load_or_build(paths, verify="all", on_error="skip")
     if index is None:
         return RecordIndex.load_or_build(paths)
     if not isinstance(index, RecordIndex):

@@ -13,6 +13,7 @@
 #include "columns.h"
 #include "decoder.h"
 #include "example.h"
+#include "python_values.h"
 
 namespace py = pybind11;
 
@@ -20,27 +21,6 @@ namespace tfr {
 namespace {
 
 using Int64s = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
-
-py::object to_python(const Fault& fault) {
-  if (!fault) return py::none();
-  return py::make_tuple(fault.code, fault.row, fault.column, fault.position, fault.expected, fault.found);
-}
-
-// A contiguous buffer, held while this lives. Cheaper and stricter than py::buffer.request().
-class View {
- public:
-  View(const py::handle& object, int flags) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
-  }
-  ~View() { PyBuffer_Release(&view_); }
-  View(const View&) = delete;
-  View& operator=(const View&) = delete;
-  uint8_t* data() const { return static_cast<uint8_t*>(view_.buf); }
-  int64_t size() const { return view_.len; }
-
- private:
-  Py_buffer view_;
-};
 
 // (key, kind, layout, count, nbytes, default)
 void add_column(Schema& schema, const py::tuple& spec) {
@@ -98,10 +78,10 @@ std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::seque
 }
 
 std::unique_ptr<Job> parse(const std::shared_ptr<Schema>& schema, const py::sequence& payloads) {
-  std::vector<std::unique_ptr<View>> views;
+  std::vector<std::unique_ptr<BufferView>> views;
   std::vector<int64_t> offsets{0};
   for (const py::handle payload : payloads) {
-    views.push_back(std::make_unique<View>(payload, PyBUF_SIMPLE));
+    views.push_back(std::make_unique<BufferView>(payload));
     offsets.push_back(offsets.back() + views.back()->size());
   }
   Block block(offsets.back() + kSlack);
@@ -142,13 +122,13 @@ py::object fill(Job& job, const py::object& arena, const Int64s& numbers, int th
   if (!job.sized() && !job.measured()) throw py::value_error("measure comes before fill");
   std::vector<Placement> placements(columns);
   if (columns > 0) std::memcpy(placements.data(), numbers.data(), columns * sizeof(Placement));
-  const View view(arena, PyBUF_WRITABLE);
+  BufferView view(arena, PyBUF_WRITABLE);
   if (reinterpret_cast<uintptr_t>(view.data()) % 8 != 0 && columns > 0) throw py::value_error("the arena is not 8-byte aligned");
   check_placements(job, placements, view.size());
   Fault fault;
   {
     py::gil_scoped_release release;
-    fault = job.fill(view.data(), placements, threads);
+    fault = job.fill(view.writable(), placements, threads);
   }
   return to_python(fault);
 }
@@ -169,7 +149,7 @@ py::list values(const Job& job, int64_t column) {
 }
 
 py::object describe(const py::object& payload) {
-  const View view(payload, PyBUF_SIMPLE);
+  const BufferView view(payload);
   Block copy(view.size() + kSlack);
   if (view.size() > 0) std::memcpy(copy.data(), view.data(), static_cast<size_t>(view.size()));
   std::vector<Described> features;

@@ -25,6 +25,7 @@ class BufferView {
   BufferView& operator=(const BufferView&) = delete;
 
   const uint8_t* data() const { return static_cast<const uint8_t*>(view_.buf); }
+  uint8_t* writable() { return static_cast<uint8_t*>(view_.buf); }  // flags must have had PyBUF_WRITABLE
   int64_t size() const { return view_.len; }
 
   // Whether the items are of a type: one of the struct module's letters in `letters`, `item_bytes` long, little-endian.
