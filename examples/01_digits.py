@@ -56,7 +56,7 @@ def save_picture(batch: tfr.Batch, path: Path) -> None:
     mpl.use("Agg")
     _, axes = plt.subplots(4, 8, figsize=(8, 4.8), layout="constrained")
     for axis, image, label in zip(axes.flat, batch["image"], batch["label"], strict=False):
-        axis.imshow(image[:, :, 0], cmap="gray")
+        axis.imshow(image[:, :, 0].numpy(), cmap="gray")
         axis.set_title(str(label.item()))
         axis.axis("off")
     plt.savefig(path)

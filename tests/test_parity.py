@@ -28,6 +28,7 @@ from strategies import (
     row_lists,
     wire_examples,
 )
+from wire import varint
 
 from torch_tfrecord.messages import Example
 from torch_tfrecord.native import reference
@@ -90,6 +91,27 @@ def test_decoders_agree_on_large_batches(seed: int, num_threads: int, from_file:
         return decoder.parse(rows.payloads)
 
     assert_parity(make_job, rows.columns, num_threads)
+
+
+@thorough
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_packed_runs_agree(seed: int, damage: bool) -> None:
+    random = Random(seed)
+    bits = random.choice([(7,), (7, 14), (1, 64), tuple(range(1, 65))])
+    values = [random.getrandbits(random.choice(bits)) for _ in range(random.randint(0, 100))]
+    run = bytearray(b"".join(varint(value, random.choice((0, 0, 0, 10))) for value in values))
+    if damage and run:
+        run[random.randrange(len(run))] |= 0x80
+    try:
+        expected = reference.decode_packed(run).tolist()
+    except ValueError:
+        for plain in (False, True):
+            with pytest.raises(ValueError):
+                native.decode_packed(run, plain)
+    else:
+        assert damage or expected == [value - (value >> 63 << 64) for value in values]
+        for plain in (False, True):
+            assert native.decode_packed(run, plain).tolist() == expected
 
 
 def names(features: Features) -> list[tuple[bytes, int]]:

@@ -14,6 +14,7 @@
 #include "decoder.h"
 #include "example.h"
 #include "python_values.h"
+#include "varint.h"
 
 namespace py = pybind11;
 
@@ -167,6 +168,21 @@ py::object describe(const py::object& payload) {
   return list;
 }
 
+Int64s decode_packed(const py::object& data, bool plain) {
+  const BufferView view(data);
+  Block copy(view.size() + kSlack);
+  if (view.size() > 0) std::memcpy(copy.data(), view.data(), static_cast<size_t>(view.size()));
+  const int64_t count = count_varints(copy.data(), view.size());
+  if (count < 0) throw py::value_error("not a run of whole varints of at most 10 bytes");
+  Int64s values(count);
+  if (plain) {
+    decode_varints_plain(copy.data(), view.size(), values.mutable_data());
+  } else {
+    decode_varints(copy.data(), view.size(), count, values.mutable_data());
+  }
+  return values;
+}
+
 int get_block(PyObject* self, Py_buffer* view, int flags) {
   auto& block = py::handle(self).cast<Block&>();
   return PyBuffer_FillInfo(view, self, block.data(), block.size(), 0, flags);
@@ -178,6 +194,7 @@ void bind_decoder(py::module_& module) {
   module.attr("FIXED") = static_cast<int>(Layout::kFixed);
   module.attr("RAGGED") = static_cast<int>(Layout::kRagged);
   module.def("describe", &describe, py::arg("payload"));
+  module.def("decode_packed", &decode_packed, py::arg("data"), py::arg("plain") = false);
 
   // Its own buffer hook: pybind11's builds a description with strides for each request.
   py::class_<Block>(module, "Block", py::custom_type_setup([](PyHeapTypeObject* type) {

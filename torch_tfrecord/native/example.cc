@@ -308,7 +308,7 @@ void copy_int64s(const Slot& slot, int64_t* out) {
     if (slot.count == 1) {
       *out = static_cast<int64_t>(decode_varint(slot.data.begin, slot.data.size()));
     } else {
-      decode_varints(slot.data.begin, slot.data.size(), out);
+      decode_varints(slot.data.begin, slot.data.size(), slot.count, out);
     }
     return;
   }

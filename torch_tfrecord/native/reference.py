@@ -20,7 +20,7 @@ import numpy as np
 from torch_tfrecord.native.reference_columns import FIXED, RAGGED
 from torch_tfrecord.native.reference_decoder import Decoder, Job
 from torch_tfrecord.native.reference_encode import encode_batch
-from torch_tfrecord.native.reference_example import describe
+from torch_tfrecord.native.reference_example import decode_packed, describe
 from torch_tfrecord.native.reference_frames import (
     File,
     crc32c,
@@ -46,6 +46,7 @@ __all__ = [
     "crc32c",
     "crc32c_implementation",
     "crc32c_implementations",
+    "decode_packed",
     "describe",
     "encode_batch",
     "frame",

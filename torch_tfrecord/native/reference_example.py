@@ -18,6 +18,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from torch_tfrecord.native.reference_wire import (
     FOUR_BYTES,
     LENGTH_DELIMITED,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from torch_tfrecord.native.reference_frames import Fault
+    from torch_tfrecord.native.reference_frames import Fault, Int64s
 
 KINDLESS, BYTES, FLOAT32, INT64 = range(4)  # the three kinds are also their field numbers in Feature
 ITEM_BYTES = {FLOAT32: 4, INT64: 8}
@@ -141,10 +143,17 @@ def _read_int64_list(data: bytes, message: Field) -> Values:
     values = []
     for field in fields(data, message.begin, message.end):
         if field.number == 1 and field.wire_type in (LENGTH_DELIMITED, VARINT):
-            at = field.begin
-            while at < field.end:  # one value that stands alone is read like a packed run of one
-                value, at = read_varint(data, at, field.end)
-                values.append(struct.pack("<Q", value))
+            values.append(_read_packed(data, field.begin, field.end))  # one that stands alone is like a run of one
+    return b"".join(values)
+
+
+def _read_packed(data: bytes, begin: int, end: int) -> bytes:
+    """Varints end to end, as raw numbers."""
+    values = []
+    at = begin
+    while at < end:
+        value, at = read_varint(data, at, end)
+        values.append(struct.pack("<Q", value))
     return b"".join(values)
 
 
@@ -164,6 +173,15 @@ def describe(payload: Buffer) -> list[tuple[bytes, int, int]] | Fault:
     except FeatureError as error:
         return wire_fault(error.__cause__, row=0, column=-1)
     return [(key, feature.kind, len(feature)) for key, feature in features.items()]
+
+
+def decode_packed(data: Buffer, plain: bool = False) -> Int64s:  # noqa: ARG001
+    """Values of a packed run of varints: see ``_core.pyi``."""
+    data = to_bytes(data)
+    try:
+        return np.frombuffer(_read_packed(data, 0, len(data)), np.int64)
+    except WireError as error:
+        raise ValueError(f"the varint at {error.position} is longer than 10 bytes or cut short") from error
 
 
 def wire_fault(error: BaseException | None, *, row: int, column: int) -> Fault:

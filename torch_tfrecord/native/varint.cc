@@ -20,8 +20,6 @@ int64_t count_slowly(const uint8_t* p, int64_t size) {
 // other. (Or they fill a word, which the caller looks for.)
 inline bool joins_ten(uint64_t before, uint64_t high) { return (high & (before >> 40) & 0x808080u) == 0x808080u; }
 
-inline int lowest_byte(uint64_t bits) { return __builtin_ctzll(bits) >> 3; }
-
 }  // namespace
 
 int64_t count_varints(const uint8_t* p, int64_t size) {
@@ -51,27 +49,24 @@ int64_t count_varints(const uint8_t* p, int64_t size) {
   return suspicious ? count_slowly(p, size) : size - continued;
 }
 
-void decode_varints(const uint8_t* p, int64_t size, int64_t* out) {
+void decode_varints_plain(const uint8_t* p, int64_t size, int64_t* out) {
   const uint8_t* const end = p + size;
   while (p < end) {
-    const uint64_t word = load64(p);
-    const uint64_t ends = ~word & kHighBits;  // the last byte of each varint that ends in this word
-    if (ends == kHighBits && end - p >= 8) {
-      for (int i = 0; i < 8; ++i) out[i] = p[i];
+    if (end - p >= 8 && (load64(p) & kHighBits) == 0) {
+      for (int i = 0; i < 8; ++i) *out++ = p[i];
       p += 8;
-      out += 8;
       continue;
     }
-    if (ends == 0) {
-      const int64_t length = p[8] < 0x80 ? 9 : 10;
-      *out++ = static_cast<int64_t>(decode_varint(p, length));
-      p += length;
-      continue;
-    }
-    const int length = lowest_byte(ends) + 1;
-    *out++ = static_cast<int64_t>(join_sevens(word & (ends ^ (ends - 1))));
+    const int64_t length = varint_size(p);
+    *out++ = static_cast<int64_t>(decode_varint(p, length));
     p += length;
   }
+}
+
+void decode_varints(const uint8_t* p, int64_t size, int64_t count, int64_t* out) {
+  static const VarintDecoder fast = fast_varint_decoder();
+  if (fast == nullptr || count < 8) return decode_varints_plain(p, size, out);
+  fast(p, size, count, out);
 }
 
 }  // namespace tfr

@@ -19,8 +19,17 @@ inline bool is_one_varint(const uint8_t* p, int64_t size) {
   return high << (64 - 8 * size) == (kHighBits >> 8 & ~uint64_t{0} << (64 - 8 * size));
 }
 
-// Decodes a whole run that count_varints accepted.
-void decode_varints(const uint8_t* p, int64_t size, int64_t* out);
+// Decodes a whole run of `count` values that count_varints accepted, by the fastest way that this CPU has. Writes nothing
+// beyond out[count - 1].
+void decode_varints(const uint8_t* p, int64_t size, int64_t count, int64_t* out);
+
+// The same by plain C++, one value after another.
+void decode_varints_plain(const uint8_t* p, int64_t size, int64_t* out);
+
+using VarintDecoder = void (*)(const uint8_t* p, int64_t size, int64_t count, int64_t* out);
+
+// A faster one, or nullptr where this CPU has none.
+VarintDecoder fast_varint_decoder();
 
 // Joins the low 7 bits of each of the 8 bytes of `word`, lowest first.
 inline uint64_t join_sevens(uint64_t word) {
@@ -37,6 +46,13 @@ inline uint64_t decode_varint(const uint8_t* p, int64_t size) {
   uint64_t value = join_sevens(word) | (uint64_t{p[8]} & 0x7F) << 56;
   if (size == 10) value |= uint64_t{p[9]} << 63;
   return value;
+}
+
+// Bytes of the well-formed varint at `p`.
+inline int64_t varint_size(const uint8_t* p) {
+  const uint64_t ends = ~load64(p) & kHighBits;
+  if (ends != 0) return (__builtin_ctzll(ends) >> 3) + 1;
+  return p[8] < 0x80 ? 9 : 10;
 }
 
 }  // namespace tfr
