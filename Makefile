@@ -19,36 +19,33 @@ help:
 	@echo "make bench        measure against other readers (bench-quick: a tenth of it)"
 	@echo "make clean        remove all that these make, .venv too"
 
-# The environment, made again when what it is made of changes. This also compiles the native core into the tree.
-.venv/installed: pyproject.toml setup.py constraints.txt
-	@echo "Making .venv and compiling the native core: some minutes, once"
+# The environment, made again when what it is made of changes. An editable install also compiles the native core, into
+# the tree.
+.venv/ready: pyproject.toml setup.py constraints.txt $(SOURCES)
+	@echo "Making .venv and compiling the native core: a minute or two"
 	python3 -m venv .venv
 	$(BIN)/pip install $(PIP_OPTIONS) --editable '.[dev,demo]'
 	@touch $@
 
-.venv/compiled: .venv/installed $(SOURCES)
-	$(BIN)/python setup.py --quiet build_ext --inplace
-	@touch $@
-
-demo: .venv/compiled
+demo: .venv/ready
 	$(BIN)/python examples/01_digits.py demo_output
 
 test: lint
 	$(BIN)/pytest
 
-lint: .venv/compiled
+lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # A second build of the package, which hides the one in the tree. libstdc++ is named because Python itself is not linked
 # to it, and the sanitizer must find the functions that throw exceptions before the core is loaded.
-sanitize: .venv/compiled
+sanitize: .venv/ready
 	TORCH_TFRECORD_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib $(BIN)/pytest $(SANITIZED_TESTS)
 
-wheel-test: .venv/installed
+wheel-test: .venv/ready
 	rm -rf dist build/fresh
 	$(BIN)/python -m build
 	python3 -m venv build/fresh
@@ -57,10 +54,10 @@ wheel-test: .venv/installed
 	build/fresh/bin/pip install $(PIP_OPTIONS) --force-reinstall --no-deps dist/*.tar.gz
 	cd build/fresh && bin/python ../../tests/smoke.py
 
-bench: .venv/compiled
+bench: .venv/ready
 	$(BIN)/python benchmarks/run.py
 
-bench-quick: .venv/compiled
+bench-quick: .venv/ready
 	$(BIN)/python benchmarks/run.py --quick
 
 clean:

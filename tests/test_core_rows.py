@@ -101,3 +101,10 @@ def test_failed_reads_are_io_faults(core: Any, tmp_path: Path) -> None:
     assert job.measure(1) == ("io", 0, -1, 7, 0, errno.EISDIR)
     with pytest.raises(IsADirectoryError):
         directory.read(0, 1)
+
+
+@both_cores
+@pytest.mark.parametrize("offset", [51, 2**40, 2**62, 2**63 - 17])
+def test_rows_beyond_the_end(core: Any, offset: int) -> None:
+    job = core.Decoder([RAGGED_TEXT]).read([open_file(core, bytes(50))], None, int64s(offset), int64s(0), 0)
+    assert job.measure(1) == ("truncated_header", 0, -1, offset, 12, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,9 +61,7 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
     seen: dict[bytes, _Seen] = {}
     total = 0
     for path in files:
-        for number, record in enumerate(read_records([path])):
-            if number == share:
-                break
+        for number, record in enumerate(itertools.islice(read_records([path]), share)):
             _look(record, f"{path}: record {number}", seen)
             total += 1
     schema = {_text(name): spec for name in sorted(seen) if (spec := _spec(_text(name), seen[name], total)) is not None}

@@ -61,21 +61,21 @@ std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::seque
   if (verify < 0 || verify > 2) throw py::value_error("verify is 0, 1 or 2");
   const py::ssize_t rows = offsets.size();
   if (lengths.size() != rows) throw py::value_error("offsets and lengths differ in size");
-  std::vector<std::shared_ptr<File>> shared;
+  Files shared;
   for (const py::handle file : files) shared.push_back(file.cast<std::shared_ptr<File>>());
-  std::vector<Frame> frames(static_cast<size_t>(rows));
+  std::vector<Place> places(static_cast<size_t>(rows));
   const int64_t *offset = offsets.data(), *length = lengths.data();
-  for (py::ssize_t i = 0; i < rows; ++i) frames[static_cast<size_t>(i)] = {0, offset[i], length[i]};
+  for (py::ssize_t i = 0; i < rows; ++i) places[static_cast<size_t>(i)] = {0, offset[i], length[i]};
   if (!file_of.is_none()) {
-    const auto places = file_of.cast<Int64s>();
-    if (places.size() != rows) throw py::value_error("file_of and offsets differ in size");
-    const int64_t* place = places.data();
+    const auto numbers = file_of.cast<Int64s>();
+    if (numbers.size() != rows) throw py::value_error("file_of and offsets differ in size");
+    const int64_t* file = numbers.data();
     for (py::ssize_t i = 0; i < rows; ++i) {
-      if (place[i] < 0 || place[i] > INT32_MAX) throw py::value_error("a row's file is out of range");
-      frames[static_cast<size_t>(i)].file = static_cast<int32_t>(place[i]);
+      if (file[i] < 0 || file[i] > INT32_MAX) throw py::value_error("a row's file is out of range");
+      places[static_cast<size_t>(i)].file = static_cast<int32_t>(file[i]);
     }
   }
-  return std::make_unique<Job>(schema, std::move(shared), std::move(frames), static_cast<Verify>(verify));
+  return std::make_unique<Job>(schema, std::move(shared), std::move(places), verify);
 }
 
 std::unique_ptr<Job> parse(const std::shared_ptr<Schema>& schema, const py::sequence& payloads) {

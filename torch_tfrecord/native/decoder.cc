@@ -4,44 +4,14 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "crc32c.h"
 #include "pool.h"
 #include "varint.h"
 
 namespace tfr {
 namespace {
 
-constexpr int64_t kHeader = 12, kFooter = 4;
 constexpr int64_t kMinChunk = 16 << 10;   // bytes of frames a task: enough to outweigh handing it out,
 constexpr int64_t kMaxChunk = 256 << 10;  // and small enough to stay in a core's cache between its passes
-constexpr int64_t kTrusted = 1 << 20;     // a longer row is compared with the file's size before memory is taken for it
-
-Fault frame_fault(const char* code, int64_t row, int64_t position, int64_t expected = 0, int64_t found = 0) {
-  return {code, row, -1, position, expected, found};
-}
-
-// Checks one frame of which `available` bytes were read.
-Fault check_frame(const Frame& frame, int64_t row, const uint8_t* bytes, int64_t available, Verify verify) {
-  if (available < kHeader) return frame_fault("truncated_header", row, frame.offset, kHeader, available);
-  const uint64_t length = load64(bytes);
-  if (verify != Verify::kNone) {
-    const uint32_t stored = load32(bytes + 8), computed = masked_crc32c(bytes, 8);
-    if (stored != computed) return frame_fault("length_crc", row, frame.offset, stored, computed);
-  }
-  if (length != static_cast<uint64_t>(frame.length)) {
-    const auto found = static_cast<int64_t>(std::min(length, static_cast<uint64_t>(kInt64Max)));
-    return frame_fault("length_mismatch", row, frame.offset, frame.length, found);
-  }
-  if (available - kHeader < frame.length + kFooter) {
-    return frame_fault("truncated_payload", row, frame.offset, frame.length + kFooter, available - kHeader);
-  }
-  if (verify == Verify::kAll) {
-    const uint32_t stored = load32(bytes + kHeader + frame.length);
-    const uint32_t computed = masked_crc32c(bytes + kHeader, static_cast<size_t>(frame.length));
-    if (stored != computed) return frame_fault("data_crc", row, frame.offset, stored, computed);
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -76,7 +46,9 @@ class Job::Task {
         scratch = std::make_unique<Block>(job_.raw_offsets_[at(chunk.end)] - job_.raw_offsets_[at(chunk.begin)] + kSlack);
         buffer = scratch->data();
       }
-      chunk.end = load(chunk, buffer);
+      Fault fault;
+      chunk.end = fetch(job_.files_, job_.places_, chunk.begin, chunk.end, job_.verify_, buffer, fault);
+      if (fault) job_.report(fault);  // the rows before it may hold an earlier one
       base = buffer;
     }
     own_slots_.resize(at(schema_.names.size()));
@@ -115,37 +87,7 @@ class Job::Task {
   Range payload(int64_t row, const uint8_t* base, int64_t first) const {
     const uint8_t* begin = base + (job_.raw_offsets_[at(row)] - job_.raw_offsets_[at(first)]);
     if (job_.in_memory_) return {begin, begin + (job_.raw_offsets_[at(row + 1)] - job_.raw_offsets_[at(row)])};
-    return {begin + kHeader, begin + kHeader + job_.frames_[at(row)].length};
-  }
-
-  // Reads the chunk's frames, adjacent ones together, and checks them. Returns the end of the rows that are good.
-  int64_t load(Chunk chunk, uint8_t* buffer) {
-    int64_t row = chunk.begin;
-    while (row < chunk.end) {
-      const Frame& first = job_.frames_[at(row)];
-      int64_t end = row, size = 0;
-      while (end < chunk.end && job_.frames_[at(end)].file == first.file &&
-             job_.frames_[at(end)].offset - first.offset == size) {
-        size += job_.frame_bytes(end++);
-      }
-      const int64_t got = job_.files_[at(first.file)]->read(first.offset, buffer, size);
-      if (got < 0) {
-        job_.report(frame_fault("io", row, first.offset, 0, -got));
-        return row;
-      }
-      for (int64_t left = got; row < end; ++row) {
-        const int64_t bytes = job_.frame_bytes(row);
-        const Fault fault =
-            check_frame(job_.frames_[at(row)], row, buffer, std::clamp<int64_t>(left, 0, bytes), job_.verify_);
-        if (fault) {
-          job_.report(fault);
-          return row;
-        }
-        left -= bytes;
-        buffer += bytes;
-      }
-    }
-    return row;
+    return {begin + kHeaderBytes, begin + kHeaderBytes + job_.places_[at(row)].length};
   }
 
   bool decode_row(int64_t row, Range record) {
@@ -236,23 +178,22 @@ class Job::Task {
   int64_t defaulted_ = 0, duplicates_ = 0;
 };
 
-Job::Job(std::shared_ptr<const Schema> schema, std::vector<std::shared_ptr<File>> files, std::vector<Frame> frames,
-         Verify verify)
+Job::Job(std::shared_ptr<const Schema> schema, Files files, std::vector<Place> places, int verify)
     : schema_(std::move(schema)),
       files_(std::move(files)),
-      frames_(std::move(frames)),
+      places_(std::move(places)),
       verify_(verify),
-      rows_(static_cast<int64_t>(frames_.size())),
+      rows_(static_cast<int64_t>(places_.size())),
       in_memory_(false),
       sized_(schema_->sized()) {
-  raw_offsets_.reserve(frames_.size() + 1);
+  raw_offsets_.reserve(places_.size() + 1);
   raw_offsets_.push_back(0);
-  for (const Frame& frame : frames_) {
+  for (const Place& place : places_) {
     int64_t end;
-    if (frame.offset < 0 || frame.length < 0 || frame.file < 0 || frame.file >= static_cast<int64_t>(files_.size()) ||
-        frame.length > kInt64Max - kHeader - kFooter ||
-        __builtin_add_overflow(frame.offset, frame.length + kHeader + kFooter, &end) ||
-        __builtin_add_overflow(raw_offsets_.back(), frame.length + kHeader + kFooter, &end)) {
+    if (place.offset < 0 || place.length < 0 || place.length > kInt64Max - kFrameBytes || place.file < 0 ||
+        place.file >= static_cast<int64_t>(files_.size()) ||
+        __builtin_add_overflow(place.offset, place.frame_bytes(), &end) ||
+        __builtin_add_overflow(raw_offsets_.back(), place.frame_bytes(), &end)) {
       throw std::invalid_argument("an offset, length or file of a row is out of range");
     }
     raw_offsets_.push_back(end);
@@ -267,8 +208,6 @@ Job::Job(std::shared_ptr<const Schema> schema, Block block, std::vector<int64_t>
       raw_(std::make_unique<Block>(std::move(block))),
       raw_offsets_(std::move(offsets)) {}
 
-int64_t Job::frame_bytes(int64_t row) const { return kHeader + frames_[static_cast<size_t>(row)].length + kFooter; }
-
 const Slot& Job::slot(int64_t row, size_t column) const {
   const int32_t slot = schema_->columns[column].slot;
   if (slot == Names::kUnwanted) return payload_slots_[static_cast<size_t>(row)];
@@ -282,25 +221,12 @@ void Job::report(const Fault& fault) {
   first_bad_ = fault.row;
 }
 
-// A row is believed to be longer than kTrusted only if its file is. The first that is not is the last that matters.
-int64_t Job::screen() {
-  for (int64_t row = 0; !in_memory_ && row < rows_; ++row) {
-    const Frame& frame = frames_[static_cast<size_t>(row)];
-    if (frame.length <= kTrusted) continue;
-    const File& file = *files_[static_cast<size_t>(frame.file)];
-    const int64_t size = file.size();
-    if (size >= 0 && frame.offset + frame_bytes(row) <= size) continue;
-    uint8_t header[kHeader] = {};
-    const int64_t got = size < 0 ? size : file.read(frame.offset, header, kHeader);
-    if (got < 0) {
-      report(frame_fault("io", row, frame.offset, 0, -got));
-    } else {
-      const int64_t available = got < kHeader ? got : std::max(size - frame.offset, kHeader);
-      report(check_frame(frame, row, header, std::min(available, frame_bytes(row) - 1), verify_));
-    }
-    return row;
-  }
-  return rows_;
+int64_t Job::fetchable() {
+  if (in_memory_) return rows_;
+  Fault fault;
+  const int64_t end = screen(files_, places_, verify_, fault);
+  if (fault) report(fault);
+  return end;
 }
 
 std::vector<Job::Chunk> Job::chunks(int64_t rows, int threads) const {
@@ -330,7 +256,7 @@ void Job::run(int64_t rows, int threads, uint8_t* arena, const std::vector<Place
 
 Fault Job::measure(int threads) {
   if (measured_) throw std::logic_error("measure was called twice");
-  const int64_t rows = screen();
+  const int64_t rows = fetchable();
   if (!in_memory_) {
     raw_ = std::make_unique<Block>(raw_offsets_[static_cast<size_t>(rows)] + kSlack);
   }
@@ -367,7 +293,7 @@ Fault Job::fill(uint8_t* arena, const std::vector<Placement>& placements, int th
   if (filled_) throw std::logic_error("fill was called twice");
   filled_ = true;
   if (!measured_) {
-    run(screen(), threads, arena, &placements, [](Task& task, Chunk chunk) { task.decode(chunk); });
+    run(fetchable(), threads, arena, &placements, [](Task& task, Chunk chunk) { task.decode(chunk); });
     return fault_;
   }
   for (size_t c = 0; c < placements.size(); ++c) {

@@ -10,25 +10,15 @@
 #include "block.h"
 #include "columns.h"
 #include "fault.h"
-#include "file.h"
+#include "fetch.h"
 
 namespace tfr {
-
-// Where a row's frame lies.
-struct Frame {
-  int32_t file;
-  int64_t offset;  // of the frame in its file
-  int64_t length;  // of the payload
-};
-
-enum class Verify : int { kNone = 0, kLength = 1, kAll = 2 };
 
 // Decodes one batch. Where every column is sized, `fill` does all in one pass through cache-sized buffers. Otherwise
 // `measure` reads all rows into one block and notes where their values lie, and `fill` copies them out of there.
 class Job {
  public:
-  Job(std::shared_ptr<const Schema> schema, std::vector<std::shared_ptr<File>> files, std::vector<Frame> frames,
-      Verify verify);
+  Job(std::shared_ptr<const Schema> schema, Files files, std::vector<Place> places, int verify);
   // Payloads in memory, end to end in `block`: row i lies at [offsets[i], offsets[i + 1]); kSlack bytes follow the last.
   Job(std::shared_ptr<const Schema> schema, Block block, std::vector<int64_t> offsets);
 
@@ -55,19 +45,18 @@ class Job {
   };
   class Task;
 
-  int64_t screen();
+  int64_t fetchable();
   std::vector<Chunk> chunks(int64_t rows, int threads) const;
   template <class Body>
   void run(int64_t rows, int threads, uint8_t* arena, const std::vector<Placement>* placements, Body body);
-  int64_t frame_bytes(int64_t row) const;
   const Slot& slot(int64_t row, size_t column) const;
   void report(const Fault& fault);
   void add_up();
 
   const std::shared_ptr<const Schema> schema_;
-  const std::vector<std::shared_ptr<File>> files_;
-  const std::vector<Frame> frames_;
-  const Verify verify_ = Verify::kNone;
+  const Files files_;
+  const std::vector<Place> places_;
+  const int verify_ = kVerifyNothing;
   const int64_t rows_;
   const bool in_memory_;
   const bool sized_;

@@ -140,11 +140,12 @@ def _read_float_list(data: bytes, message: Field) -> Values:
 
 
 def _read_int64_list(data: bytes, message: Field) -> Values:
-    values = []
-    for field in fields(data, message.begin, message.end):
-        if field.number == 1 and field.wire_type in (LENGTH_DELIMITED, VARINT):
-            values.append(_read_packed(data, field.begin, field.end))  # one that stands alone is like a run of one
-    return b"".join(values)
+    runs = [
+        _read_packed(data, field.begin, field.end)  # a value that stands alone is read like a run of one
+        for field in fields(data, message.begin, message.end)
+        if field.number == 1 and field.wire_type in (LENGTH_DELIMITED, VARINT)
+    ]
+    return b"".join(runs)
 
 
 def _read_packed(data: bytes, begin: int, end: int) -> bytes:

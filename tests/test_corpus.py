@@ -1,0 +1,236 @@
+"""Real files that other people wrote, held against the answers that TensorFlow gives for them.
+
+Each folder of the corpus has a file and ``golden.json``: digests of its records and, for Examples, of each feature's
+values over all records. A feature is digested as ``<u8 kind><u64 count><values>``, all little-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import struct
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+import torch_tfrecord as tfr
+
+pytestmark = pytest.mark.corpus
+
+EXAMPLES = [
+    *("tfx-mnist", "torchdata-example", "sketchy-robot", "trax-c4", "lingvo-wmt32k", "tapas-classify", "bert-pretrain"),
+    *("detext-compose", "net2vec-graph", "deepctr-te", "hadoop-ints", "aipot-forces", "hyphal-test"),
+]
+SEQUENCES = ["torchdata-sequence", "ehr-calib"]
+OTHERS = ["sagemaker-100", "grain-morris", "nucleus-vcf", "ranking-elwc", "mct-stats", "agents-events"]
+GZIP = ["tfx-csv-eval", "tft-sequence", "deepconsensus-eval", "iodine-mini", "ydf-adult", "ydf-toy"]
+ZLIB = ["baskerville-mm10", "baskerville-empty", "dareblopy-zlib"]
+BARE = "dfalbel-bare"  # the gzip of one Example without a frame
+
+KINDS = {"none": 0, "bytes": 1, "float": 2, "int64": 3}
+FIELDS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64", None: "none"}
+
+
+@cache
+def manifest(corpus: Path) -> dict[str, dict[str, Any]]:
+    return {entry["name"]: entry for entry in json.loads((corpus / "MANIFEST.json").read_text())}
+
+
+def file_of(corpus: Path, name: str) -> str:
+    return str(corpus / name / manifest(corpus)[name]["file"])
+
+
+@cache
+def golden(corpus: Path, name: str) -> dict[str, Any]:
+    answers: dict[str, Any] = json.loads((corpus / name / "golden.json").read_text())
+    return answers
+
+
+def payloads_digest(payloads: Iterable[bytes]) -> str:
+    state = hashlib.sha256()
+    for payload in payloads:
+        state.update(struct.pack("<Q", len(payload)) + payload)
+    return state.hexdigest()
+
+
+def wire_values(row: Any) -> bytes:
+    """The values of one record's feature, as they are digested."""
+    if isinstance(row, torch.Tensor):
+        return row.numpy().tobytes()
+    strings = row if isinstance(row, list) else [row]
+    return b"".join(struct.pack("<Q", len(value)) + value for value in strings)
+
+
+def count_of(row: Any) -> int:
+    return row.numel() if isinstance(row, torch.Tensor) else len(row) if isinstance(row, list) else 1
+
+
+def assert_payloads(payloads: list[bytes], answers: dict[str, Any]) -> None:
+    assert len(payloads) == answers["records"]
+    assert sum(map(len, payloads)) == answers["payload_bytes"]
+    assert payloads_digest(payloads) == answers["payloads_sha256"]
+
+
+def assert_columns(
+    batches: Iterable[tfr.Batch], schema: tfr.Schema, payloads: list[bytes], answers: dict[str, Any]
+) -> None:
+    """Hold all values of batches, in order, against the digests. Which features a record has, protobuf says."""
+    kinds = [
+        {name: FIELDS[feature.WhichOneof("kind")] for name, feature in message.features.feature.items()}
+        for message in map(tfr.Example.FromString, payloads)
+    ]
+    details = {detail["i"]: detail["features"] for detail in answers["detail"]}
+    states = {name: hashlib.sha256() for name in answers["features"]}
+    totals = dict.fromkeys(states, 0)
+    i = 0
+    for batch in batches:
+        assert list(batch) == list(schema)
+        for row in range(batch.num_records):
+            values = {name: column[row] for name, column in batch.items()}
+            for name, value in values.items():
+                kind = kinds[i].get(name)
+                data, count = wire_values(value), count_of(value)
+                if kind is None or kind == "none":
+                    assert count == 0
+                if kind is not None:
+                    states[name].update(struct.pack("<QBQ", i, KINDS[kind], count) + data)
+                    totals[name] += count
+                if i in details:
+                    digest = [kind, count, hashlib.sha256(data).hexdigest()]
+                    assert details[i].get(name) == (None if kind is None else digest)
+            i += 1
+    assert i == answers["records"]
+    for name, feature in answers["features"].items():
+        assert sum(name in found for found in kinds) == feature["present"]
+        if name in schema:
+            assert totals[name] == feature["total"]
+            assert states[name].hexdigest() == feature["column_sha256"], name
+        else:
+            assert feature["kinds"] == ["none"]
+
+
+def test_every_file_has_its_test(corpus: Path) -> None:
+    entries = manifest(corpus)
+    assert {*EXAMPLES, *SEQUENCES, *OTHERS, *GZIP, *ZLIB, BARE} == set(entries)
+    plain_files = {name for name, entry in entries.items() if entry["compression"] == "none"}
+    assert plain_files == {*EXAMPLES, *SEQUENCES, *OTHERS}
+    assert {name for name in plain_files if entries[name]["kind"] == "Example"} == set(EXAMPLES)
+    assert {name for name, entry in entries.items() if entry["compression"] == "zlib"} == set(ZLIB)
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *SEQUENCES, *OTHERS])
+def test_records(corpus: Path, name: str) -> None:
+    path, answers = file_of(corpus, name), golden(corpus, name)
+    in_sequence = list(tfr.read_records(path))
+    assert_payloads(in_sequence, answers)
+
+    index = tfr.RecordIndex.build(path, verify="all")
+    data = Path(path).read_bytes()
+    places = [(index[i].offset, index[i].length) for i in range(len(index))]
+    assert_payloads([data[offset + 12 : offset + 12 + length] for offset, length in places], answers)
+    for detail in answers["detail"]:
+        assert places[detail["i"]] == (detail["offset"], detail["len"])
+        assert hashlib.sha256(in_sequence[detail["i"]]).hexdigest() == detail["sha256"]
+
+    dataset = tfr.TFRecordDataset(path, None, index=index)
+    order = np.random.default_rng(0).permutation(len(dataset))
+    at_random = dict(zip(order.tolist(), dataset.__getitems__(order), strict=True))
+    assert_payloads([at_random[i] for i in range(len(at_random))], answers)
+    columns = list(DataLoader(dataset, batch_size=100, collate_fn=tfr.collate))
+    assert_payloads([payload for column in columns for payload in column.tolist()], answers)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_values(corpus: Path, name: str) -> None:
+    path, answers = file_of(corpus, name), golden(corpus, name)
+    payloads = list(tfr.read_records(path))
+    schema = tfr.infer_schema(path, max_records=0)
+    assert eval(repr(schema), {"tfr": tfr, "torch": torch}) == schema
+    dataset = tfr.TFRecordDataset(path, schema, index=tfr.RecordIndex.build(path))
+    assert_columns(DataLoader(dataset, batch_size=64, collate_fn=tfr.collate), schema, payloads, answers)
+    parsed = (tfr.parse_example(payloads[i : i + 1000], schema) for i in range(0, len(payloads), 1000))
+    assert_columns(parsed, schema, payloads, answers)
+
+
+@pytest.mark.parametrize("name", ["deepctr-te", "hyphal-test", "lingvo-wmt32k"])
+def test_values_by_workers(linked_corpus: Path, name: str) -> None:
+    path, answers = file_of(linked_corpus, name), golden(linked_corpus, name)
+    schema = tfr.infer_schema(path, max_records=0)
+    dataset = tfr.TFRecordDataset(path, schema)  # whose index is made beside the link
+    loader = DataLoader(dataset, batch_size=64, num_workers=2, collate_fn=tfr.collate)
+    assert_columns(loader, schema, list(tfr.read_records(path)), answers)
+
+
+@pytest.mark.parametrize("name", ["tfx-mnist", "deepctr-te"])
+def test_values_by_a_plain_loader(corpus: Path, name: str) -> None:
+    path, answers = file_of(corpus, name), golden(corpus, name)
+    schema = tfr.infer_schema(path, max_records=0)
+    dataset = tfr.TFRecordDataset(path, schema, index=tfr.RecordIndex.build(path))
+    batches = map(tfr.Batch, DataLoader(dataset, batch_size=100, num_workers=2))
+    assert_columns(batches, schema, list(tfr.read_records(path)), answers)
+
+
+def test_images_have_the_size_that_is_stored_beside_them(corpus: Path) -> None:
+    path = file_of(corpus, "hyphal-test")
+    features = {
+        "image": tfr.FixedLenFeature((), bytes, decode=tfr.DecodeImage(), key="image/encoded"),
+        "encoded": tfr.FixedLenFeature((), bytes, key="image/encoded"),
+        "height": tfr.FixedLenFeature((), torch.int64, key="image/height"),
+        "width": tfr.FixedLenFeature((), torch.int64, key="image/width"),
+    }
+    dataset = tfr.TFRecordDataset(path, features, index=tfr.RecordIndex.build(path))
+    batch = dataset.read_batch(range(len(dataset)))
+    for i in range(len(dataset)):
+        row = batch.row(i)
+        assert row["image"].shape == (int(row["height"]), int(row["width"]), 3)
+        truth = np.asarray(Image.open(io.BytesIO(row["encoded"])).convert("RGB"))
+        np.testing.assert_array_equal(row["image"].numpy(), truth)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_context_of_a_sequence_reads_as_an_example(corpus: Path, name: str) -> None:
+    path, answers = file_of(corpus, name), golden(corpus, name)
+    schema = tfr.infer_schema(path, max_records=0)
+    assert set(schema) == {key for key, feature in answers["context"].items() if feature["kinds"] != ["none"]}
+    dataset = tfr.TFRecordDataset(path, schema, index=tfr.RecordIndex.build(path))
+    batch = dataset.read_batch(range(len(dataset)))
+    for key in schema:
+        assert sum(count_of(batch[key][i]) for i in range(len(dataset))) == answers["context"][key]["total"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_records_are_not_taken_for_examples(corpus: Path, name: str) -> None:
+    path = file_of(corpus, name)
+    with pytest.raises(tfr.ParseError, match=re.escape(path) + ".*features=None reads raw bytes"):
+        tfr.infer_schema(path, max_records=0)
+    asked = {"label": tfr.FixedLenFeature((), torch.int64)}
+    dataset = tfr.TFRecordDataset(path, asked, index=tfr.RecordIndex.build(path))
+    with pytest.raises(tfr.ParseError, match=re.escape(path) + ": record 0 at byte 0: "):
+        dataset[0]
+
+
+@pytest.mark.parametrize("name", [*GZIP, *ZLIB, BARE])
+def test_compressed_files_are_refused_by_name(linked_corpus: Path, name: str) -> None:
+    path = file_of(linked_corpus, name)
+    says = re.escape(path) + ".*" + ("zlib" if name in ZLIB else "gzip")
+    for read in (
+        lambda: list(tfr.read_records(path)),
+        lambda: tfr.RecordIndex.build(path),
+        lambda: tfr.TFRecordDataset(path, None),
+        lambda: tfr.infer_schema(path),
+    ):
+        with pytest.raises(tfr.NotATFRecordError, match=says) as caught:
+            read()
+        if name == BARE:
+            assert "Example" in str(caught.value)
+            assert "without the frames" in str(caught.value)
+    assert {file.name for file in Path(path).parent.iterdir()} == {Path(path).name, "golden.json"}
