@@ -39,11 +39,12 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 # A second build of the package, which hides the one in the tree. libstdc++ is named because Python itself is not linked
-# to it, and the sanitizer must find the functions that throw exceptions before the core is loaded.
+# to it, and the sanitizer must find the functions that throw exceptions before the core is loaded. pytest must not capture
+# standard error itself, where the sanitizer reports.
 sanitize: .venv/ready
 	TORCH_TFRECORD_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib $(BIN)/pytest $(SANITIZED_TESTS)
+	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/lib $(BIN)/pytest --capture=sys $(SANITIZED_TESTS)
 
 wheel-test: .venv/ready
 	rm -rf dist build/fresh

@@ -49,3 +49,10 @@ def plain(record: Mapping[str, Any]) -> dict[str, Any]:
 def rows_of(batch: tfr.Batch) -> list[dict[str, Any]]:
     """The records of a batch."""
     return [plain(batch.row(i)) for i in range(batch.num_records)]
+
+
+def ids(dataset: tfr.TFRecordDataset) -> list[int]:
+    """The numbers of all records of a data set, read as one batch."""
+    found: list[int] = dataset.read_batch(range(len(dataset)))["id"].tolist()
+    assert len(found) == len(dataset)
+    return found

@@ -1,4 +1,4 @@
-"""`Batch`, `Ragged`, `Bytes`: what they hold, what survives what is done to containers, and whose memory it is."""
+"""`Batch`: what it holds, what survives what is done to containers, and whose memory it is."""
 
 from __future__ import annotations
 
@@ -7,83 +7,17 @@ import gc
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import default_collate, default_convert
+from columns import FEATURES, content, expected, make, span, tensors
+from torch.utils.data import default_convert
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import torch_tfrecord as tfr
-from torch_tfrecord.batch import Row, Rows
-
-FEATURES = {
-    "label": tfr.FixedLenFeature((), torch.int64),
-    "weights": tfr.FixedLenFeature((2,), torch.float32),
-    "name": tfr.FixedLenFeature((), bytes),
-    "pair": tfr.FixedLenFeature((2,), bytes),
-    "tokens": tfr.VarLenFeature(torch.int64),
-    "words": tfr.VarLenFeature(bytes),
-    "blob": tfr.FixedLenFeature((), bytes, decode=tfr.DecodeRaw(torch.uint8, (-1, 2))),
-    "bonus": tfr.FixedLenFeature((), torch.int64, 7),
-}
-
-
-def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
-    """What the records of a batch hold, as plain Python."""
-    return [
-        {
-            "label": i,
-            "weights": [i + 0.5, -i],
-            "name": b"n%d" % i,
-            "pair": [b"a" * (i % 3), b"b%d" % i],
-            "tokens": list(range(i % 4)),
-            "words": [b"w" * j for j in range(i % 3)],
-            "blob": np.arange(2 * (i % 3), dtype=np.uint8).reshape(-1, 2).tolist(),
-            "bonus": 7,
-        }
-        for i in range(start, start + count)
-    ]
-
-
-def make(count: int = 5, start: int = 0, features: Mapping[str, Any] | None = None) -> tfr.Batch:
-    records = []
-    for row in rows(count, start):
-        stored = {**row, "blob": bytes(byte for pair in row["blob"] for byte in pair)}
-        del stored["bonus"]
-        records.append(tfr.encode_example(stored))
-    return tfr.parse_example(records, features or FEATURES)
-
-
-def content(batch: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: column.tolist() for name, column in batch.items()}
-
-
-def expected(count: int = 5, start: int = 0) -> dict[str, Any]:
-    return {name: [row[name] for row in rows(count, start)] for name in FEATURES}
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors inside a batch or a column."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for column in value.values():
-            yield from tensors(column)
-    elif isinstance(value, tfr.Bytes | tfr.Ragged):
-        for part in vars(value).values():
-            yield from tensors(part)
-
-
-def span(tensor: torch.Tensor) -> tuple[int, int]:
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-
-
-# --- Batch ------------------------------------------------------------------------------------------------------------
+from torch_tfrecord.batch import Row
 
 
 def test_a_batch_is_a_dict_of_columns() -> None:
@@ -186,6 +120,15 @@ def test_changed_columns_survive_copies(how: str) -> None:
     assert content(twin) == changed
     assert twin.record_ids.tolist() == [0, 1, 2, 3, 4]
     assert twin.num_records == 5
+
+
+@pytest.mark.parametrize("how", copies())
+@pytest.mark.parametrize("name", ["label", "name", "tokens"])
+def test_one_replaced_column_survives_copies(how: str, name: str) -> None:
+    batch = make()
+    batch[name] = torch.arange(5) * 11
+    assert content(copies()[how](batch)) == {**expected(), name: [0, 11, 22, 33, 44]}
+    assert list(batch) == list(FEATURES)
 
 
 @pytest.mark.parametrize("how", copies())
@@ -360,209 +303,3 @@ def test_columns_are_ordinary_cpu_tensors_in_any_mode() -> None:
         batch = make()
     assert not any(tensor.is_inference() for tensor in tensors(batch))
     batch["weights"].requires_grad_().sum().backward()
-
-
-# --- Bytes ------------------------------------------------------------------------------------------------------------
-
-
-def test_strings() -> None:
-    column = tfr.Bytes.from_list([b"ab", b"", b"\x00\xff", b"c" * 300])
-    assert len(column) == 4
-    assert [column[i] for i in (0, 1, 2, 3, -1, -4)] == [b"ab", b"", b"\x00\xff", b"c" * 300, b"c" * 300, b"ab"]
-    assert [*column] == column.tolist() == [b"ab", b"", b"\x00\xff", b"c" * 300]  # type: ignore[misc]
-    assert column.offsets.tolist() == [0, 2, 2, 4, 304]
-    assert column.strings(1, 3) == [b"", b"\x00\xff"]
-    assert repr(column) == "Bytes(4 rows, 304 bytes)"
-    assert column[np.int64(2)] == column[torch.tensor(2)] == b"\x00\xff"  # type: ignore[index]
-    for wrong in (4, -5):
-        with pytest.raises(IndexError, match=f"row {wrong} of a column of 4 rows"):
-            column[wrong]
-    with pytest.raises(TypeError):
-        column[1.0]  # type: ignore[index]
-
-
-def test_no_strings() -> None:
-    column = tfr.Bytes.from_list([])
-    assert len(column) == 0
-    assert column.tolist() == []
-    assert tfr.Bytes.from_list([b"", b""]).tolist() == [b"", b""]
-
-
-def test_strings_of_a_shape() -> None:
-    flat = tfr.Bytes.from_list([b"%d" % i for i in range(12)])
-    column = tfr.Bytes(flat.values, flat.offsets, (3, 2))
-    assert len(column) == 2
-    assert column[1] == [[b"6", b"7"], [b"8", b"9"], [b"10", b"11"]]
-    assert column.tolist() == [column[0], column[1]]
-    assert repr(column) == "Bytes(2 rows, 14 bytes, shape=(3, 2))"
-    hollow = tfr.Bytes(torch.empty(0, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), (2, 0), rows=3)
-    for twin in (hollow, pickle.loads(pickle.dumps(hollow)), hollow.to("cpu")):
-        assert twin.tolist() == [[[], []]] * 3
-        assert twin[-1] == [[], []]
-
-
-def test_strings_are_equal_by_value() -> None:
-    column = tfr.Bytes.from_list([b"ab", b"c"])
-    flat = column.values, column.offsets
-    assert column == tfr.Bytes.from_list([b"ab", b"c"])
-    assert column != tfr.Bytes.from_list([b"a", b"bc"])
-    assert column != tfr.Bytes(*flat, (2,))
-    assert column != [b"ab", b"c"]
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(column)
-
-
-# --- Ragged -----------------------------------------------------------------------------------------------------------
-
-NUMBERS = tfr.Ragged(torch.tensor([7, 0, 9, 8]), torch.tensor([0, 2, 2, 3, 4]))
-IMAGES = tfr.Ragged(torch.arange(8), torch.tensor([0, 2, 8]), torch.tensor([[1, 2], [3, 2]]))
-STRINGS = tfr.Ragged(tfr.Bytes.from_list([b"a", b"", b"bc"]), torch.tensor([0, 0, 2, 3]))
-
-
-def test_ragged_rows() -> None:
-    assert len(NUMBERS) == 4
-    assert [row.tolist() for row in NUMBERS] == NUMBERS.tolist() == [[7, 0], [], [9], [8]]  # type: ignore[attr-defined]
-    assert NUMBERS[-1].tolist() == [8]
-    assert NUMBERS.lengths.tolist() == [2, 0, 1, 1]
-    assert repr(NUMBERS) == "Ragged(4 rows, 4 values of torch.int64)"
-    for wrong in (4, -5):
-        with pytest.raises(IndexError, match=f"row {wrong} of a column of 4 rows"):
-            NUMBERS[wrong]
-    assert [row.tolist() for row in IMAGES] == [[[0, 1]], [[2, 3], [4, 5], [6, 7]]]  # type: ignore[attr-defined]
-    assert [*STRINGS] == STRINGS.tolist() == [[], [b"a", b""], [b"bc"]]  # type: ignore[misc]
-    assert repr(STRINGS) == "Ragged(3 rows, 3 values of bytes)"
-
-
-def test_rows_are_views() -> None:
-    column = tfr.Ragged(torch.tensor([7, 0, 9]), torch.tensor([0, 2, 3]))
-    column[0][1] = 5
-    assert column.values.tolist() == [7, 5, 9]
-
-
-def test_to_padded() -> None:
-    assert NUMBERS.to_padded().tolist() == [[7, 0], [0, 0], [9, 0], [8, 0]]
-    assert NUMBERS.to_padded(-1).tolist() == [[7, 0], [-1, -1], [9, -1], [8, -1]]
-    assert NUMBERS.to_padded().dtype == torch.int64
-    pairs = tfr.Ragged(torch.arange(6.0).view(3, 2), torch.tensor([0, 2, 3]))
-    assert pairs.to_padded(9).tolist() == [[[0, 1], [2, 3]], [[4, 5], [9, 9]]]
-    assert IMAGES.to_padded(-1).tolist() == [[[0, 1], [-1, -1], [-1, -1]], [[2, 3], [4, 5], [6, 7]]]
-
-
-def test_to_sparse_keeps_explicit_zeros() -> None:
-    sparse = NUMBERS.to_sparse()
-    assert sparse.layout == torch.sparse_coo
-    assert sparse.shape == (4, 2)
-    assert sparse.indices().tolist() == [[0, 0, 2, 3], [0, 1, 0, 0]]
-    assert sparse.values().tolist() == [7, 0, 9, 8]
-    assert sparse.is_coalesced()
-    with pytest.raises(ValueError, match="rows of one dimension"):
-        IMAGES.to_sparse()
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-def test_to_nested() -> None:
-    assert [row.tolist() for row in NUMBERS.to_nested().unbind()] == [[7, 0], [], [9], [8]]
-    assert NUMBERS.to_nested().layout == torch.jagged
-    assert [row.tolist() for row in IMAGES.to_nested().unbind()] == IMAGES.tolist()
-
-
-def test_strings_are_no_tensors() -> None:
-    for method in (STRINGS.to_padded, STRINGS.to_nested, STRINGS.to_sparse):
-        with pytest.raises(TypeError, match="torch has no tensor of strings"):
-            method()
-
-
-def test_ragged_without_rows_or_values() -> None:
-    none = tfr.Ragged(torch.empty(0), torch.zeros(1, dtype=torch.int64))
-    hollow = tfr.Ragged(torch.empty(0), torch.zeros(3, dtype=torch.int64))
-    assert (len(none), none.tolist(), none.lengths.tolist()) == (0, [], [])
-    assert hollow.tolist() == [[], []]
-    assert [column.to_padded().shape for column in (none, hollow)] == [(0, 0), (2, 0)]
-    assert [column.to_sparse().shape for column in (none, hollow)] == [(0, 0), (2, 0)]
-    nested = [column.to_nested() for column in (none, hollow)]
-    assert [tensor.size(0) for tensor in nested] == [0, 2]
-    no_images = tfr.Ragged(torch.empty(0), torch.zeros(1, dtype=torch.int64), torch.empty(0, 3, dtype=torch.int64))
-    assert no_images.to_padded().shape == (0, 0, 0, 0)
-
-
-# --- what frameworks do to columns ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("column", [NUMBERS, IMAGES, STRINGS, STRINGS.values], ids=repr)
-def test_columns_survive_copies(column: Any) -> None:
-    twins: list[Any] = [
-        copy.copy,
-        copy.deepcopy,
-        lambda c: pickle.loads(pickle.dumps(c)),
-        default_convert,
-        lambda c: c.to("cpu"),
-    ]
-    for twin in (make_twin(column) for make_twin in twins):
-        assert type(twin) is type(column)
-        assert twin.tolist() == column.tolist()
-    assert {tensor.device.type for tensor in tensors(column.to("meta"))} == {"meta"}
-
-
-@pytest.mark.parametrize("column", [NUMBERS, STRINGS, STRINGS.values], ids=repr)
-def test_columns_are_no_sequences_that_frameworks_walk(column: Any) -> None:
-    assert not isinstance(column, list | tuple | Mapping)
-    assert not hasattr(column, "__iter__")
-    with pytest.raises(AttributeError, match="make a new"):  # a batch would not see it
-        column.values = torch.zeros(3)
-
-
-def test_rows_of_a_batch_for_default_collate() -> None:
-    batch = make(4, features={name: FEATURES[name] for name in ("label", "weights", "name")})
-    view = Rows(batch, FEATURES)
-    assert len(view) == 4
-    assert view.batch is batch
-    assert [row["label"].item() for row in view] == [0, 1, 2, 3]  # type: ignore[attr-defined]
-    assert view[-1]["name"] == b"n3"
-    for wrong in (4, -5):
-        with pytest.raises(IndexError):
-            view[wrong]
-    joined = default_collate(view)  # type: ignore[arg-type]
-    assert type(joined) is dict
-    assert torch.equal(joined["weights"], batch["weights"])
-    assert joined["name"] == [b"n0", b"n1", b"n2", b"n3"]
-    with pytest.raises(TypeError, match=r"list, which has no rows: use collate_fn=tfr\.collate"):
-        Rows([1, 2], FEATURES)[0]
-
-
-def test_collate_makes_the_same_columns_of_rows() -> None:
-    batch = make()
-    assert tfr.collate(Rows(batch, FEATURES)) is batch
-    rows_of_it = [pickle.loads(pickle.dumps(Row(batch.row(i), FEATURES))) for i in range(5)]
-    joined = tfr.collate(rows_of_it)
-    assert type(joined) is tfr.Batch
-    assert content(joined) == expected()
-    assert [type(column) for column in joined.values()] == [type(column) for column in batch.values()]
-    assert [tensor.dtype for tensor in tensors(joined)] == [tensor.dtype for tensor in tensors(batch)]
-    assert tfr.collate(batch) is batch
-
-
-def test_collate_of_other_things() -> None:
-    assert tfr.collate([b"a", b"bc"]) == tfr.Bytes.from_list([b"a", b"bc"])
-    assert tfr.collate([1, 2]).tolist() == [1, 2]
-    assert tfr.collate(["a", "b"]) == ["a", "b"]
-    assert tfr.collate([(torch.zeros(2), 1), (torch.ones(2), 2)])[1].tolist() == [1, 2]
-
-
-def test_collate_of_rows_that_differ() -> None:
-    row = Row({"label": torch.tensor(1)}, FEATURES)
-    more = Row({"label": torch.tensor(1), "new": 2}, FEATURES)
-    for pair in ([row, more], [more, row]):
-        with pytest.raises(KeyError, match="column 'new' is in some rows of the batch, but not in all"):
-            tfr.collate(pair)
-
-
-def test_collate_of_rows_that_a_transform_changed() -> None:
-    def changed(values: dict[str, Any]) -> Row:
-        return Row(values, FEATURES, exact=False)
-
-    stacked = tfr.collate([changed({"blob": torch.full((2, 2), i), "tokens": torch.zeros(2, 2)}) for i in range(3)])
-    assert stacked["blob"].shape == stacked["tokens"].shape == (3, 2, 2)
-    ragged = tfr.collate([changed({"blob": torch.zeros(i, 2), "name": "text", "words": 3.5}) for i in range(2)])
-    assert [row.shape for row in ragged["blob"]] == [(0, 2), (1, 2)]
-    assert ragged["name"] == ["text", "text"]
-    assert ragged["words"].tolist() == [3.5, 3.5]

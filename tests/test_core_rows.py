@@ -88,6 +88,7 @@ def test_frame_faults_come_in_order(core: Any) -> None:
     assert measure(b"", size, 0) == ("truncated_header", 0, -1, 3, 12, 0)
     assert measure(bad_crcs[:-1], size + 1, 1) == ("length_crc", 0, -1, 3, stored, computed)
     assert measure(bad_crcs[:-1], size + 1, 0) == ("length_mismatch", 0, -1, 3, size + 1, size)
+    assert measure(bad_crcs[:-1], size - 1, 0) == ("length_mismatch", 0, -1, 3, size - 1, size)
     assert measure(bad_crcs[:-1], size, 0) == ("truncated_payload", 0, -1, 3, size + 4, size + 3)
     assert measure(good[:12] + bad_crcs[12:], size, 2) == ("data_crc", 0, -1, 3, stored_data, computed_data)
     assert measure(good[:12] + bad_crcs[12:], size, 1) is None

@@ -45,8 +45,8 @@ def manifest(corpus: Path) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in json.loads((corpus / "MANIFEST.json").read_text())}
 
 
-def file_of(corpus: Path, name: str) -> str:
-    return str(corpus / name / manifest(corpus)[name]["file"])
+def file_of(corpus: Path, name: str, *, under: Path | None = None) -> str:
+    return str((under or corpus) / name / manifest(corpus)[name]["file"])
 
 
 @cache
@@ -142,8 +142,8 @@ def test_records(corpus: Path, name: str) -> None:
         assert hashlib.sha256(in_sequence[detail["i"]]).hexdigest() == detail["sha256"]
 
     dataset = tfr.TFRecordDataset(path, None, index=index)
-    order = np.random.default_rng(0).permutation(len(dataset))
-    at_random = dict(zip(order.tolist(), dataset.__getitems__(order), strict=True))
+    order = np.random.default_rng(0).permutation(len(dataset)).tolist()
+    at_random = dict(zip(order, dataset.__getitems__(order), strict=True))
     assert_payloads([at_random[i] for i in range(len(at_random))], answers)
     columns = list(DataLoader(dataset, batch_size=100, collate_fn=tfr.collate))
     assert_payloads([payload for column in columns for payload in column.tolist()], answers)
@@ -162,8 +162,8 @@ def test_values(corpus: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["deepctr-te", "hyphal-test", "lingvo-wmt32k"])
-def test_values_by_workers(linked_corpus: Path, name: str) -> None:
-    path, answers = file_of(linked_corpus, name), golden(linked_corpus, name)
+def test_values_by_workers(corpus: Path, linked_corpus: Path, name: str) -> None:
+    path, answers = file_of(corpus, name, under=linked_corpus), golden(corpus, name)
     schema = tfr.infer_schema(path, max_records=0)
     dataset = tfr.TFRecordDataset(path, schema)  # whose index is made beside the link
     loader = DataLoader(dataset, batch_size=64, num_workers=2, collate_fn=tfr.collate)
@@ -219,8 +219,8 @@ def test_other_records_are_not_taken_for_examples(corpus: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", [*GZIP, *ZLIB, BARE])
-def test_compressed_files_are_refused_by_name(linked_corpus: Path, name: str) -> None:
-    path = file_of(linked_corpus, name)
+def test_compressed_files_are_refused_by_name(corpus: Path, linked_corpus: Path, name: str) -> None:
+    path = file_of(corpus, name, under=linked_corpus)
     says = re.escape(path) + ".*" + ("zlib" if name in ZLIB else "gzip")
     for read in (
         lambda: list(tfr.read_records(path)),

@@ -48,6 +48,12 @@ def same(data: Any) -> Any:
     return data
 
 
+def collate_and_look(data: Any) -> Any:
+    batch = tfr.collate(data)
+    batch["shared"] = torch.full((batch.num_records,), batch["id"].is_shared())
+    return batch
+
+
 def load(dataset: Dataset[Any], *, batch_size: int | None = 8, **options: Any) -> list[Any]:
     options.setdefault("collate_fn", tfr.collate)
     return list(DataLoader(dataset, batch_size=batch_size, **options))
@@ -73,6 +79,12 @@ def test_collate_gives_batches(dataset: tfr.TFRecordDataset, num_workers: int) -
     assert [number for batch in batches for number in batch.record_ids.tolist()] == list(range(COUNT))
     assert all(batch.valid.all() for batch in batches)
     assert len({batch["id"].untyped_storage().data_ptr() for batch in batches}) == 7  # none in another's memory
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_workers_decode_into_shared_memory(dataset: tfr.TFRecordDataset, num_workers: int) -> None:
+    batches = load(dataset, num_workers=num_workers, collate_fn=collate_and_look)
+    assert {shared for batch in batches for shared in batch["shared"].tolist()} == {num_workers > 0}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -186,7 +198,7 @@ def test_empty_data(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_start_methods(dataset: tfr.TFRecordDataset, tmp_path: Path, method: str) -> None:
-    dataset.read_batch(range(COUNT))  # files are open, native threads ran
+    dataset.read_batch([*range(COUNT)] * 20)  # files are open, native threads ran
     others = tfr.TFRecordDataset(str(tmp_path / "data@3"), FEATURES, transform=double)
     mixed: Dataset[Any] = ConcatDataset([dataset[::-1], others])
     loader = DataLoader(

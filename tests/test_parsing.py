@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from wire import delimited, entry, example, floats, ints, tag, texts, varint
 
 import torch_tfrecord as tfr
-from torch_tfrecord.messages import Example
+from examples import message, parse, parse_one, plain
 
-FIELDS: dict[Any, str] = {bytes: "bytes_list", torch.float32: "float_list", torch.int64: "int64_list"}
 INT = tfr.FixedLenFeature((), torch.int64)
 TEXT = tfr.FixedLenFeature((), bytes)
-
-
-def message(features: Mapping[str, Any]) -> bytes:
-    """An Example made by protobuf: of lists, of None for a feature without a kind, of () for an empty list of ints."""
-    result = Example()
-    for name, values in features.items():
-        feature = result.features.feature[name]
-        if values is None:
-            continue
-        kind = {bytes: "bytes_list", float: "float_list", int: "int64_list"}[type((*values, 0)[0])]
-        getattr(feature, kind).SetInParent()
-        getattr(feature, kind).value.extend(values)
-    return bytes(result.SerializeToString())
-
-
-def plain(value: Any) -> Any:
-    """A value as numbers, bytes and lists."""
-    return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
-def parse_one(record: bytes, spec: Any) -> Any:
-    return tfr.parse_single_example(record, {"f": spec})["f"]
-
-
-def parse(records: Sequence[bytes], spec: Any) -> Any:
-    return tfr.parse_example(records, {"f": spec})["f"]
 
 
 # --- what a feature becomes -------------------------------------------------------------------------------------------
@@ -241,85 +211,10 @@ def test_entries_that_later_ones_replace_are_counted() -> None:
     assert (batch["f"].tolist(), batch.num_duplicates, batch.num_defaulted) == ([9], 1, 1)
 
 
-# --- raw bytes --------------------------------------------------------------------------------------------------------
-
-RAW_DTYPES = [
-    *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.float16, torch.uint32, torch.int32),
-    *(torch.float32, torch.uint64, torch.int64, torch.float64, torch.complex64, torch.complex128),
-]
-
-
-@pytest.mark.parametrize("little_endian", [True, False])
-@pytest.mark.parametrize("dtype", RAW_DTYPES, ids=str)
-def test_raw_bytes_as_numpy_reads_them(dtype: torch.dtype, little_endian: bool) -> None:
-    kind = torch.empty(0, dtype=dtype).numpy().dtype
-    values = np.array([[0, 1, 2], [3, 100, 1], [1, 0, 77]])
-    values = (values * (1 - 2j) if kind.kind == "c" else -values if kind.kind in "if" else values).astype(kind)
-    stored = values.astype(kind.newbyteorder("<" if little_endian else ">"))
-    records = [message({"f": [row.tobytes()]}) for row in stored]
-    found, ragged = (
-        parse(records, tfr.FixedLenFeature((), bytes, decode=tfr.DecodeRaw(dtype, shape, little_endian=little_endian)))
-        for shape in ((3,), (-1,))
-    )
-    for tensor in (found, ragged.values.view(3, 3)):
-        assert tensor.dtype == dtype
-        np.testing.assert_array_equal(tensor.numpy(), values)
-    assert ragged.offsets.tolist() == [0, 3, 6, 9]
-
-
-@pytest.mark.parametrize("little_endian", [True, False])
-def test_raw_bfloat16(little_endian: bool) -> None:
-    values = torch.tensor([1.0, -2.5, 3e38], dtype=torch.bfloat16)
-    bits = values.view(torch.uint16).numpy()
-    record = message({"f": [(bits if little_endian else bits.byteswap()).tobytes()]})
-    decode = tfr.DecodeRaw(torch.bfloat16, (3,), little_endian=little_endian)
-    assert torch.equal(parse_one(record, tfr.FixedLenFeature((), bytes, decode=decode)), values)
-
-
-def test_raw_bool_is_any_byte_but_zero() -> None:
-    record = message({"f": [bytes([0, 1, 2, 255])]})
-    for shape in ((4,), (-1,), (2, -1)):
-        found = parse_one(record, tfr.FixedLenFeature((), bytes, decode=tfr.DecodeRaw(torch.bool, shape)))
-        assert found.flatten().tolist() == [False, True, True, True]
-        assert found.view(torch.uint8).flatten().tolist() == [0, 1, 1, 1]
-
-
-def test_raw_bytes_of_a_shape() -> None:
-    values = np.arange(24, dtype="<i2")
-    records = [message({"f": [part.tobytes() for part in np.split(row, 2)]}) for row in np.split(values, 2)]
-    spec = tfr.FixedLenFeature((2,), bytes, decode=tfr.DecodeRaw(torch.int16, (2, 3)))
-    assert torch.equal(parse(records, spec), torch.arange(24, dtype=torch.int16).view(2, 2, 2, 3))
-
-
-def test_raw_bytes_with_a_size_to_be_found() -> None:
-    records = [message({"f": [np.arange(n, dtype=">i4").tobytes()]}) for n in (4, 0, 8)]
-    spec = tfr.FixedLenFeature((), bytes, decode=tfr.DecodeRaw(torch.int32, (2, -1, 2), little_endian=False))
-    column = parse(records, spec)
-    assert [tuple(column[i].shape) for i in range(3)] == [(2, 1, 2), (2, 0, 2), (2, 2, 2)]
-    assert column.shapes.tolist() == [[2, 1, 2], [2, 0, 2], [2, 2, 2]]
-    assert column.lengths.tolist() == [4, 0, 8]
-    assert torch.equal(column[2], torch.arange(8, dtype=torch.int32).view(2, 2, 2))
-    assert torch.equal(parse_one(records[0], spec), torch.arange(4, dtype=torch.int32).view(2, 1, 2))
-
-
-def test_raw_defaults() -> None:
-    big = tfr.FixedLenFeature((), bytes, b"\0\1\0\2", decode=tfr.DecodeRaw(torch.int16, (2,), little_endian=False))
-    assert parse([message({}), message({"f": [b"\0\3\0\4"]})], big).tolist() == [[1, 2], [3, 4]]
-    unsized = tfr.FixedLenFeature((), bytes, b"\1\2\3", decode=tfr.DecodeRaw(torch.uint8, (-1,)))
-    assert parse([message({"f": [b"x"]}), message({})], unsized).tolist() == [[120], [1, 2, 3]]
-
-
-def test_raw_bytes_of_another_size() -> None:
-    records = [message({"f": [bytes(8)]}), message({"f": [bytes(6)]}), message({"f": [bytes(7)]})]
-    decode = tfr.DecodeRaw(torch.int16, (4,))
-    with pytest.raises(
-        tfr.ParseError, match=r"^record 1: feature 'f': expected values of 8 bytes for DecodeRaw.*, found one of 6$"
-    ):
-        parse(records, tfr.FixedLenFeature((), bytes, decode=decode))
-    with pytest.raises(
-        tfr.ParseError, match=r"^record 2: feature 'f': expected a multiple of 2 bytes for DecodeRaw.*, found 7$"
-    ):
-        parse(records, tfr.FixedLenFeature((), bytes, decode=tfr.DecodeRaw(torch.int16, (-1,))))
+def test_floats_of_an_odd_list_are_joined() -> None:
+    lone = tag(1, 5) + struct.pack("<f", 3.0)
+    record = example(entry(b"f", floats(1.0, 2.0), delimited(2, lone)))
+    assert parse_one(record, tfr.FixedLenFeature((3,), torch.float32)).tolist() == [1.0, 2.0, 3.0]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -389,120 +284,3 @@ def test_message_does_not_hold_the_payload() -> None:
     with pytest.raises(tfr.ParseError) as caught:
         parse_one(message({"f": [b"secret" * 1000]}), INT)
     assert "secret" not in str(caught.value)
-
-
-# --- both against a plain expectation ---------------------------------------------------------------------------------
-
-_VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    bytes: st.binary(max_size=5),
-    torch.float32: st.floats(width=32, allow_nan=False),
-    torch.int64: st.integers(-(2**63), 2**63 - 1),
-}
-_DTYPES = st.sampled_from([bytes, torch.float32, torch.int64])
-_SHAPES = st.sampled_from([(), (1,), (2,), (2, 1), (0,)])
-
-
-class MismatchError(Exception):
-    """What the expectation says of a record that does not fit."""
-
-
-@st.composite
-def specs(draw: Any) -> Any:
-    dtype = draw(_DTYPES)
-    if draw(st.booleans()):
-        return tfr.VarLenFeature(dtype)
-    shape = draw(_SHAPES)
-    count = int(np.prod(shape))
-    default = draw(st.none() | st.lists(_VALUES[dtype], min_size=count, max_size=count)) if count else None
-    return tfr.FixedLenFeature(shape, dtype, default)
-
-
-@st.composite
-def lists_for(draw: Any, spec: Any) -> tuple[str, list[Any]] | None:
-    """What a record has for a spec: mostly what fits. None: no feature. A kind of "" is none."""
-    whim = draw(st.integers(0, 24))
-    if whim == 0:
-        return None
-    if whim == 1:
-        return "", []
-    dtype = draw(_DTYPES) if whim == 2 else spec.dtype
-    count = draw(st.integers(0, 4)) if whim == 3 or isinstance(spec, tfr.VarLenFeature) else spec.count
-    return FIELDS[dtype], draw(st.lists(_VALUES[dtype], min_size=count, max_size=count))
-
-
-@st.composite
-def cases(draw: Any) -> tuple[dict[str, Any], list[Example]]:
-    features = draw(st.dictionaries(st.text(max_size=8), specs(), min_size=1, max_size=4))
-    messages = []
-    for _ in range(draw(st.integers(0, 4))):
-        record = Example()
-        for name, spec in {**features, "unasked": tfr.VarLenFeature(draw(_DTYPES))}.items():
-            content = draw(lists_for(spec))
-            if content is not None:
-                feature = record.features.feature[name]
-                if content[0]:
-                    getattr(feature, content[0]).SetInParent()
-                    getattr(feature, content[0]).value.extend(content[1])
-        messages.append(record)
-    return features, messages
-
-
-def expected(record: Example, name: str, spec: Any) -> Any:
-    """The value that a record has for a spec, in plain Python; or raises MismatchError."""
-    kind = record.features.feature[name].WhichOneof("kind") if name in record.features.feature else None
-    if kind is not None and kind != FIELDS[spec.dtype]:
-        raise MismatchError
-    values = list(getattr(record.features.feature[name], kind).value) if kind else []
-    if isinstance(spec, tfr.VarLenFeature):
-        return values
-    if kind is None:
-        if spec.default_value is None:
-            raise MismatchError
-        values = list(spec.default_value) if spec.shape else [spec.default_value]
-        values = np.array(values, np.float32).tolist() if spec.dtype is torch.float32 else values
-    if len(values) != spec.count:
-        raise MismatchError
-    nested = np.empty(spec.count, object)
-    nested[:] = values
-    return nested.reshape(spec.shape).tolist()
-
-
-@settings(max_examples=300, deadline=None)
-@given(cases())
-def test_one_and_many_records_are_what_protobuf_says(case: tuple[dict[str, Any], list[Example]]) -> None:
-    features, messages = case
-    rows: list[dict[str, Any] | None] = []
-    for record in messages:
-        try:
-            rows.append({name: expected(record, name, spec) for name, spec in features.items()})
-        except MismatchError:
-            rows.append(None)
-    payloads = [bytes(record.SerializeToString()) for record in messages]
-    for payload, row in zip(payloads, rows, strict=True):
-        if row is None:
-            with pytest.raises(tfr.ParseError, match=r"^record 0: feature "):
-                tfr.parse_single_example(payload, features)
-        else:
-            found = tfr.parse_single_example(payload, features)
-            assert {name: plain(value) for name, value in found.items()} == row
-    if None in rows:
-        with pytest.raises(tfr.ParseError, match=f"^record {rows.index(None)}: feature "):
-            tfr.parse_example(payloads, features)
-        return
-    batch = tfr.parse_example(payloads, features)
-    assert [{n: plain(v) for n, v in batch.row(i).items()} for i in range(len(rows))] == rows
-    defaulted = [
-        name
-        for record in messages
-        for name, spec in features.items()
-        if isinstance(spec, tfr.FixedLenFeature)
-        and (name not in record.features.feature or not record.features.feature[name].WhichOneof("kind"))
-    ]
-    assert batch.num_defaulted == len(defaulted)
-    assert batch.num_duplicates == 0
-
-
-def test_floats_of_an_odd_list_are_joined() -> None:
-    lone = tag(1, 5) + struct.pack("<f", 3.0)
-    record = example(entry(b"f", floats(1.0, 2.0), delimited(2, lone)))
-    assert parse_one(record, tfr.FixedLenFeature((3,), torch.float32)).tolist() == [1.0, 2.0, 3.0]

@@ -14,7 +14,19 @@ HERE = os.path.dirname(__file__)
 @pytest.mark.slow
 @pytest.mark.skipif(tfr.backend == "python", reason="it is the one in use")
 def test_values_and_batches_with_the_plain_core() -> None:
-    files = [os.path.join(HERE, name) for name in ("test_parsing.py", "test_images.py", "test_batch.py")]
+    names = [
+        "parsing",
+        "parsing_rules",
+        "decode_raw",
+        "images",
+        "batch",
+        "ragged",
+        "collation",
+        "dataset",
+        "damage",
+        "corpus",
+    ]
+    files = [os.path.join(HERE, f"test_{name}.py") for name in names]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
         cwd=os.path.dirname(HERE),

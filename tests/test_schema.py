@@ -194,7 +194,7 @@ def test_default_of_another_type(dtype: Any, given: Any) -> None:
         tfr.FixedLenFeature((), dtype, given)
 
 
-@pytest.mark.parametrize("given", [1e39, -1e300, 10**400])
+@pytest.mark.parametrize("given", [1e39, -1e300, 10**400], ids=["1e39", "-1e300", "10**400"])
 def test_finite_default_outside_float32(given: float) -> None:
     with pytest.raises(ValueError, match="outside float32"):
         tfr.FixedLenFeature((), torch.float32, given)

@@ -278,8 +278,8 @@ def test_frame_vectors(core: Any, payload: bytes, frame: str) -> None:
 DEFAULT = struct.pack("<q", 9)
 
 
-def read_int(core: Any, payload: bytes, column: Column) -> tuple[Any, int, int]:
-    """The bytes of an int64 column of one record, or the fault; and the numbers of defaults and duplicates."""
+def read_one(core: Any, payload: bytes, column: Column) -> tuple[Any, int, int]:
+    """The bytes of a column's values in one record, or the fault; and the numbers of defaults and duplicates."""
     job = core.Decoder([column]).parse([payload])
     fault = job.measure(1)
     if fault is not None:
@@ -312,12 +312,29 @@ MISSING = ("missing", 0, 0, 0, 0, 0)
 def test_absent_kindless_and_empty_are_three_things(
     core: Any, payload: bytes, required: Any, defaulted: Any, no_values: Any, ragged: Any
 ) -> None:
-    assert read_int(core, payload, (b"f", INT64, FIXED, 1, -1, None))[0] == required
-    found, num_defaulted, _ = read_int(core, payload, (b"f", INT64, FIXED, 1, -1, DEFAULT))
+    assert read_one(core, payload, (b"f", INT64, FIXED, 1, -1, None))[0] == required
+    found, num_defaulted, _ = read_one(core, payload, (b"f", INT64, FIXED, 1, -1, DEFAULT))
     assert (found, num_defaulted) == (defaulted, int(defaulted == DEFAULT))
-    assert read_int(core, payload, (b"f", INT64, FIXED, 0, -1, None))[0] == no_values
-    found, num_defaulted, _ = read_int(core, payload, (b"f", INT64, RAGGED, 0, -1, None))
+    assert read_one(core, payload, (b"f", INT64, FIXED, 0, -1, None))[0] == no_values
+    found, num_defaulted, _ = read_one(core, payload, (b"f", INT64, RAGGED, 0, -1, None))
     assert (found, num_defaulted) == (ragged, 0)
+
+
+@both_cores
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ((b"ab", b"cd"), b"abcd"),
+        ((b"ab", b"c"), ("nbytes", 0, 0, 0, 2, 1)),
+        ((b"abc", b""), ("nbytes", 0, 0, 0, 2, 3)),
+        ((b"ab",), ("count", 0, 0, 0, 2, 1)),
+        ((b"abcd",), ("count", 0, 0, 0, 2, 1)),
+        (None, b"wxyz"),
+    ],
+)
+def test_sized_bytes_lie_end_to_end(core: Any, values: Any, found: Any) -> None:
+    column: Column = (b"f", BYTES, FIXED, 2, 2, b"wxyz")
+    assert read_one(core, b"" if values is None else of_f(texts(*values)), column)[0] == found
 
 
 @both_cores
@@ -333,11 +350,11 @@ def test_duplicates_are_counted_by_key(core: Any) -> None:
 def test_features_that_are_not_asked_for_are_not_looked_at(core: Any) -> None:
     damaged = entry(b"bad", delimited(3, b"\x0a\x64\x01"))
     payload = example(damaged, entry(b"f", ints(1)))
-    assert read_int(core, payload, (b"f", INT64, FIXED, 1, -1, None))[0] == struct.pack("<q", 1)
-    assert read_int(core, payload, (b"bad", INT64, RAGGED, 0, -1, None))[0] == ("bad_length", 0, 0, 14, 100, 1)
-    assert read_int(core, example(delimited(1, delimited(1, b"x"))), (b"f", INT64, RAGGED, 0, -1, None))[0] == b""
+    assert read_one(core, payload, (b"f", INT64, FIXED, 1, -1, None))[0] == struct.pack("<q", 1)
+    assert read_one(core, payload, (b"bad", INT64, RAGGED, 0, -1, None))[0] == ("bad_length", 0, 0, 14, 100, 1)
+    assert read_one(core, example(delimited(1, delimited(1, b"x"))), (b"f", INT64, RAGGED, 0, -1, None))[0] == b""
     # but its extent must be right, since the rest of the record hangs on it
-    assert read_int(core, example(b"\x0a\x05\x0a\x01x"), (b"f", INT64, RAGGED, 0, -1, None))[0] == (
+    assert read_one(core, example(b"\x0a\x05\x0a\x01x"), (b"f", INT64, RAGGED, 0, -1, None))[0] == (
         "bad_length", 0, -1, 3, 5, 3,
     )  # fmt: skip
 

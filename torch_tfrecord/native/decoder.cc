@@ -255,7 +255,7 @@ void Job::run(int64_t rows, int threads, uint8_t* arena, const std::vector<Place
 }
 
 Fault Job::measure(int threads) {
-  if (measured_) throw std::logic_error("measure was called twice");
+  if (measured_) throw std::invalid_argument("measure was called twice");
   const int64_t rows = fetchable();
   if (!in_memory_) {
     raw_ = std::make_unique<Block>(raw_offsets_[static_cast<size_t>(rows)] + kSlack);
@@ -290,7 +290,7 @@ void Job::add_up() {
 }
 
 Fault Job::fill(uint8_t* arena, const std::vector<Placement>& placements, int threads) {
-  if (filled_) throw std::logic_error("fill was called twice");
+  if (filled_) throw std::invalid_argument("fill was called twice");
   filled_ = true;
   if (!measured_) {
     run(fetchable(), threads, arena, &placements, [](Task& task, Chunk chunk) { task.decode(chunk); });
