@@ -160,6 +160,68 @@ def test_payload_of_a_group_that_never_ends(tmp_path: Path) -> None:
         raise outcome[0]
 
 
+# --- damage that is left out on request ---------------------------------------------------------------------------------
+
+
+def test_skipping_leaves_whole_records_and_says_what_it_left_out(path: Path) -> None:
+    data = path.read_bytes()
+    begins = starts(list(tfr.read_records(path)))
+    for position in range(len(data)):
+        path.write_bytes(flip(data, position, 1 << position % 8))
+        hit = sum(begin <= position for begin in begins) - 1
+        in_header = position - begins[hit] < 12
+        left = [i for i in range(COUNT) if i < hit or (i > hit and not in_header)]
+        index = tfr.RecordIndex.build(path, verify="all", on_error="skip")
+        dataset = tfr.TFRecordDataset(path, FEATURES, index=index)
+        assert [plain(dataset[i]) for i in range(len(dataset))] == [row(i) for i in left]
+        assert [(fault.path, fault.record, fault.offset) for fault in dataset.index.faults] == [
+            (str(path), hit, begins[hit])
+        ]
+        lost = len(data) - begins[hit] if in_header else begins[hit + 1] - begins[hit]
+        assert dataset.index.faults[0].bytes_lost == lost
+        raw = tfr.TFRecordDataset(path, None, index=index)
+        assert list(tfr.read_records(path, on_error="skip")) == [raw[i] for i in range(len(raw))]
+
+
+def test_records_keep_their_numbers_where_some_were_left_out(tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, [4, 5])
+    whole = tfr.RecordIndex.build(paths)
+    for number in (1, 5, 6):
+        with open(whole[number].path, "r+b") as file:
+            file.seek(whole[number].offset + 12)
+            file.write(b"\xff")
+    dataset = tfr.TFRecordDataset(paths, {"x": tfr.FixedLenFeature((2,), torch.int64, key="id")}, on_error="skip")
+    assert len(dataset) == 6
+    for place, number in enumerate((0, 2, 3, 4, 7, 8)):
+        shard, record = divmod(number, 4) if number < 8 else (1, 4)
+        where = f"{paths[shard]}: record {record} at byte {whole[number].offset}: "
+        with pytest.raises(tfr.ParseError, match=f"^{where}"):
+            dataset[place]
+
+
+def test_kept_index_that_left_damage_out_is_not_used_where_damage_shall_raise(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(flip(data, len(data) - 1))
+    for _ in range(2):
+        assert len(tfr.TFRecordDataset(path, FEATURES, on_error="skip")) == COUNT - 1
+        strict = tfr.TFRecordDataset(path, FEATURES)
+        assert len(strict) == COUNT
+        with pytest.raises(tfr.DataLossError, match=f"{path}: record 2 at byte"):
+            strict[2]
+    with pytest.raises(ValueError, match='on_error is \'ignore\', not "raise" or "skip"'):
+        tfr.TFRecordDataset(path, FEATURES, on_error="ignore")
+
+
+@pytest.mark.xfail(strict=True, reason="a kept index is not compared with what it left out")
+@pytest.mark.parametrize("position", [3, 70, -1])
+def test_repaired_file_is_read_whole_again(path: Path, position: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(flip(data, position % len(data)))
+    assert len(tfr.TFRecordDataset(path, FEATURES, on_error="skip")) < COUNT
+    path.write_bytes(data)
+    assert len(tfr.TFRecordDataset(path, FEATURES, on_error="skip")) == COUNT
+
+
 # --- something else in place of a file ----------------------------------------------------------------------------------
 
 

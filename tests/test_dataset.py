@@ -142,9 +142,15 @@ def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
         for _ in range(2):
             assert [int(dataset[i]["id"]) for i in numbers] == numbers
         assert len(os.listdir("/dev/fd")) < already + 60
+        assert dataset.read_batch(numbers)["id"].tolist() == numbers
+        raw = tfr.TFRecordDataset(paths, None, index=dataset.index)
+        assert raw.__getitems__(numbers) == [raw[i] for i in numbers]
+        with open(paths[57], "r+b") as file:
+            file.write(bytes(20))
+        with pytest.raises(tfr.DataLossError, match=f"{paths[57]}: record 0 at byte 0"):
+            dataset.read_batch(range(120))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert sorted(ids(dataset)) == sorted(numbers)
 
 
 # --- features, transforms ---------------------------------------------------------------------------------------------

@@ -142,12 +142,13 @@ class TFRecordDataset(Dataset[Any]):
 
     def _decoded(self, indices: Sequence[int]) -> Any:
         ids = self._ids(indices)
-        batch: Any = decode(self._plan, self._job(ids), self._origins(ids), ids)
+        batch: Any = decode(self._plan, self._job(self._plan, ids), self._origins(ids), ids)
         return batch if self.batch_transform is None else self.batch_transform(batch)
 
     def _payloads(self, ids: Ids) -> list[bytes]:
-        job = self._job(ids)
-        check_fault(job.measure(torch.get_num_threads()), self._plan, self._origins(ids))
+        plan = record_plan()
+        job = self._job(plan, ids)
+        check_fault(job.measure(torch.get_num_threads()), plan, self._origins(ids))
         return job.values(0)
 
     def _ids(self, indices: Sequence[int]) -> Ids:
@@ -166,16 +167,27 @@ class TFRecordDataset(Dataset[Any]):
             return places
         return self._rows.start + self._rows.step * places
 
-    def _job(self, ids: Ids) -> core.Job:
+    def _job(self, plan: Plan, ids: Ids) -> core.Job:
         shards, offsets, lengths = self.index.locate(ids)
         verify = _VERIFY[self.verify]
         if shards is None or not shards.size or (shards == shards[0]).all():
             shard = 0 if shards is None or not shards.size else int(shards[0])
             files = [self._files.get(shard)] if ids.size else []
-            return self._plan.decoder.read(files, None, offsets, lengths, verify)
+            return plan.decoder.read(files, None, offsets, lengths, verify)
         used, file_of = np.unique(shards, return_inverse=True)
+        if len(used) > self._files.limit:
+            return plan.decoder.parse(self._in_turns(ids, file_of // self._files.limit))
         files = [self._files.get(int(shard)) for shard in used]
-        return self._plan.decoder.read(files, file_of.astype(np.int64, copy=False), offsets, lengths, verify)
+        return plan.decoder.read(files, file_of.astype(np.int64, copy=False), offsets, lengths, verify)
+
+    def _in_turns(self, ids: Ids, turns: Ids) -> list[bytes]:
+        """Payloads of records that lie in more files than may be open at once."""
+        payloads = [b""] * len(ids)
+        for turn in range(int(turns.max()) + 1):
+            rows = np.flatnonzero(turns == turn)
+            for row, payload in zip(rows, self._payloads(ids[rows]), strict=True):
+                payloads[row] = payload
+        return payloads
 
     def _origins(self, ids: Ids) -> Callable[[int], Origin]:
         def origin(row: int) -> Origin:

@@ -19,12 +19,15 @@ class OpenFiles:
     """Shards of an index, opened when they are first read. The file opened first is closed first.
 
     Needs no lock: each step on the dict is atomic, and a file stays open as long as anybody reads it.
+
+    Attributes:
+        limit: How many stay open.
     """
 
     def __init__(self, index: RecordIndex) -> None:
         self._index = index
         self._files: dict[int, core.File] = {}
-        self._limit = _limit()
+        self.limit = _limit()
 
     def get(self, shard: int) -> core.File:
         """The open file of a shard.
@@ -39,6 +42,6 @@ class OpenFiles:
         fresh = core.File(os.open(self._index.paths[shard], os.O_RDONLY | os.O_CLOEXEC))
         self._index.check_shard(shard, fresh)
         file = self._files.setdefault(shard, fresh)
-        while len(self._files) > self._limit:
+        while len(self._files) > self.limit:
             self._files.pop(next(iter(self._files)), None)
         return file
