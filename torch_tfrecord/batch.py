@@ -14,12 +14,12 @@ from torch_tfrecord.ragged import Bytes, Ragged, own_memory, refuse_dtype
 class Batch(dict[str, Any]):
     """The columns of a batch by name: tensors ``[rows, ...]``, `Ragged` or `Bytes`.
 
-    An ordinary ``dict`` for every consumer, so ``len`` counts columns; ``num_records`` counts rows. As made by a data set,
-    all columns are views of one block of memory (the arena): pinning it, sending it to another process or copying it to
-    a device is one operation. A column that is replaced or added is an ordinary tensor beside them.
+    An ordinary ``dict`` for every consumer, so ``len`` counts columns; ``num_records`` counts rows. As made by a data
+    set, all columns are views of one block of memory (the arena): pinning it, sending it to another process or
+    copying it to a device is one operation. A column that is replaced or added is an ordinary tensor beside them.
 
-    A view keeps the whole arena alive, and ``torch.save`` of a view writes all of it. To keep or save some columns of many
-    batches use ``batch.compact("label")``, or ``batch["label"].clone()``.
+    A view keeps the whole arena alive, and ``torch.save`` of a view writes all of it. To keep or save some columns of
+    many batches use ``batch.compact("label")``, or ``batch["label"].clone()``.
 
     Attributes:
         num_defaulted: Values of (record, column) that a ``default_value`` replaced.
@@ -116,7 +116,7 @@ class Batch(dict[str, Any]):
         return self._map(lambda value: value.pin_memory())
 
     def compact(self, *names: str) -> Batch:
-        """A batch of some columns (all, without names) with memory of their own, which does not keep this one's alive."""
+        """A batch of some columns (all, without names), whose memory is their own and does not keep this one's."""
         chosen = {name: _clone(self[name]) for name in names or self}
         batch = Batch(chosen)
         batch._copy_marks(self)
@@ -176,8 +176,8 @@ class Batch(dict[str, Any]):
 class Rows:
     """The rows of a `Batch` as a list that is not made until it is asked for.
 
-    What a data set gives to torch's ``DataLoader`` for a batch of indices: `collate` takes the whole batch out of it, and
-    torch's own ``default_collate`` finds row after row.
+    What a data set gives to torch's ``DataLoader`` for a batch of indices: `collate` takes the whole batch out of it,
+    and torch's own ``default_collate`` finds row after row.
     """
 
     def __init__(self, batch: Any, specs: Mapping[str, Any]) -> None:
@@ -201,7 +201,7 @@ class Rows:
 
 
 class Row(dict[str, Any]):
-    """One record: a dict that remembers the specs of its columns, so that `collate` can make a batch of such rows again."""
+    """One record: a dict that remembers the specs of its columns, so that `collate` can make a batch of rows."""
 
     __slots__ = ("exact", "specs")
 
@@ -223,7 +223,7 @@ def _row(values: dict[str, Any], specs: dict[str, Any], exact: bool) -> Row:
 
 def _from_arena(arena: torch.Tensor, layout: Layout, marks: tuple[int, int, torch.Tensor | None]) -> Batch:
     batch = Batch.from_arena(arena, layout, marks[0], marks[1])
-    batch._valid = marks[2]
+    batch._valid = marks[2]  # noqa: SLF001 - undoes Batch.__reduce__
     return batch
 
 
@@ -231,8 +231,8 @@ def _from_columns(
     columns: dict[str, Any], record_ids: torch.Tensor | None, marks: tuple[int, int, torch.Tensor | None]
 ) -> Batch:
     batch = Batch(columns)
-    batch._record_ids = record_ids
-    batch.num_defaulted, batch.num_duplicates, batch._valid = marks
+    batch._record_ids = record_ids  # noqa: SLF001 - undoes Batch.__reduce__
+    batch.num_defaulted, batch.num_duplicates, batch._valid = marks  # noqa: SLF001
     return batch
 
 

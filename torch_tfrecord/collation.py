@@ -16,8 +16,8 @@ def collate(data: Any) -> Any:
     """Make a batch: the ``collate_fn`` for torch's ``DataLoader`` over a `TFRecordDataset`.
 
     Args:
-        data: What the data set gave for a batch of indices, which costs nothing; or a list of its records, one by one, as
-            ``ConcatDataset`` and transforms give them: then they are put together to the same columns.
+        data: What the data set gave for a batch of indices, which costs nothing; or a list of its records, one by
+            one, as ``ConcatDataset`` and transforms give them: then they are put together to the same columns.
 
     Returns:
         A `Batch`. For records that are ``bytes``, a `Bytes`; for other things what ``default_collate`` makes of them.

@@ -31,21 +31,23 @@ class TFRecordDataset(Dataset[Any]):
 
     Under torch's ``DataLoader`` a batch of indices is one native call: ``collate_fn=tfr.collate`` delivers its `Batch`;
     without it torch's own ``default_collate`` works too, row by row. The data set is stateless: workers of any start
-    method, several threads, ``Subset``, ``ConcatDataset``, ``random_split`` and samplers may share it. It pickles to paths,
-    specs and the index's path. ``torch.get_num_threads()`` native threads decode a batch, so one in each worker.
+    method, several threads, ``Subset``, ``ConcatDataset``, ``random_split`` and samplers may share it. It pickles to
+    paths, specs and the index's path. ``torch.get_num_threads()`` native threads decode a batch, so one in each worker.
 
     Args:
         paths: A path, a glob, ``name@N``, a directory, or a list of them. A path that exists is taken literally; globs
             are sorted by bytes.
-        features: Specs by column name; or None: records are ``bytes``; or a callable ``bytes -> Any``, for other protos.
+        features: Specs by column name; or None: records are ``bytes``; or a callable ``bytes -> Any``, for other
+            protos.
         index: The files' `RecordIndex` or its path; it is refused if the data has changed. None: the index beside the
             data is used, or made and saved there (or in the user's cache directory).
-        transform: Called with each record, a dict of tensors (or what ``features`` makes); what it returns is delivered.
+        transform: Called with each record, a dict of tensors (or what ``features`` makes); what it returns is
+            delivered.
         batch_transform: Called with each `Batch` before its rows are looked at; with ``features=None`` or a callable:
             with the list of records.
         verify: "all": each record's checksum is checked when it is read; "length": only that of its length; "none".
-        on_error: "raise"; or "skip": the index is made by reading everything, and damaged records are left out of it, so
-            that the data set has only whole ones. ``index.faults`` lists what was left out.
+        on_error: "raise"; or "skip": the index is made by reading everything, and damaged records are left out of it,
+            so that the data set has only whole ones. ``index.faults`` lists what was left out.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -101,7 +103,7 @@ class TFRecordDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any: ...
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Record ``index``, negative from the end; for a slice, a data set of those records that shares this one's files.
+        """Record ``index``, negative from the end; for a slice, a data set of those records over the same files.
 
         Raises:
             IndexError: There is no such record.

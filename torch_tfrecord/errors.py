@@ -3,7 +3,7 @@
     TFRecordError (Exception)
     ├── DataLossError (also OSError)      the bytes of a file are damaged, cut short, or not a TFRecord file
     │   └── NotATFRecordError             the file is something else, and the message says what it looks like
-    ├── ParseError (also ValueError)      a record is whole, but does not fit: bad protobuf, dtype, count, missing feature
+    ├── ParseError (also ValueError)      a record is whole, but does not fit: bad protobuf, dtype, count, absence
     ├── StaleIndexError (also ValueError) an index does not describe the data beside it, or is no index
     ├── OutOfRangeError (also EOFError)   a closed queue has no more elements
     └── CancelledError                    an operation was cancelled before it was done

@@ -6,6 +6,7 @@ import concurrent.futures
 import io
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 
@@ -34,6 +35,11 @@ _RESAMPLE = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+# What Pillow raises for damaged bytes; its warnings too, where the user has made errors of them.
+_DAMAGED = (
+    *(OSError, SyntaxError, ValueError, TypeError, IndexError, OverflowError, EOFError, struct.error),
+    *(Image.DecompressionBombError, Warning),
+)
 _executors: dict[tuple[int, int], concurrent.futures.ThreadPoolExecutor] = {}
 
 
@@ -50,7 +56,7 @@ def open_image(encoded: bytes, spec: DecodeImage) -> Image.Image:
         raise ValueError(f"{len(encoded)} bytes that begin with {encoded[:12]!r}, no {', '.join(_FORMATS)} image")
     try:
         image = _FORMATS[form][1](io.BytesIO(encoded))
-    except (OSError, SyntaxError, ValueError, TypeError, OverflowError, Image.DecompressionBombError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"a damaged {form} image ({error})") from error
     if image.width * image.height > spec.max_pixels:
         raise ValueError(f"an image of {image.width} x {image.height}, more than max_pixels={spec.max_pixels}")
@@ -98,15 +104,7 @@ def decode_into(image: Image.Image, spec: DecodeImage, out: Pixels) -> None:
             image = image.convert(mode)
         if (image.height, image.width) != out.shape[:2]:
             image = image.resize((out.shape[1], out.shape[0]), _RESAMPLE[spec.resample or "bilinear"])
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        TypeError,
-        IndexError,
-        OverflowError,
-        Image.DecompressionBombError,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"a damaged {image.format or ''} image ({error})") from error
     out[...] = np.asarray(image, dtype=np.uint8).reshape(out.shape)
 

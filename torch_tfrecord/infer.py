@@ -34,9 +34,9 @@ class _Seen:
 def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
     """Find specs that read the Examples of some files.
 
-    A feature with one number of values in all records becomes a `FixedLenFeature`, any other a `VarLenFeature`. Names whose
-    features never have a kind set are left out, with a logged warning. Records beyond ``max_records`` may differ: then
-    reading them is an error that says how.
+    A feature with one number of values in all records becomes a `FixedLenFeature`, any other a `VarLenFeature`. Names
+    whose features never have a kind set are left out, with a logged warning. Records beyond ``max_records`` may
+    differ: then reading them is an error that says how.
 
     Args:
         paths: As for `TFRecordDataset`.
@@ -67,7 +67,7 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
     schema = {_text(name): spec for name in sorted(seen) if (spec := _spec(_text(name), seen[name], total)) is not None}
     if not schema:
         raise ParseError(
-            f"{files[0]}: no feature in {total} records: they are no Examples, or empty ones; features=None reads raw bytes"
+            f"{files[0]}: no feature in {total} records: they are no Examples or empty; features=None reads raw bytes"
         )
     return Schema(schema)
 

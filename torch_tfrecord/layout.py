@@ -1,7 +1,7 @@
 """Where the columns of a batch lie in its arena, and how their views are made.
 
-Columns of one dtype and row shape lie side by side at equal distances, so that one ``as_strided`` and one ``unbind`` make
-all their views: a few microseconds for dozens of columns. The ids of the records come first.
+Columns of one dtype and row shape lie side by side at equal distances, so that one ``as_strided`` and one ``unbind``
+make all their views: a few microseconds for dozens of columns. The ids of the records come first.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def lay_out(columns: dict[str, Dense | Sizes], rows: int) -> tuple[Layout, dict[
     """Place columns in an arena.
 
     Returns:
-        The layout, and for each column where the native core writes its values, value offsets and row offsets (-1: none).
+        The layout, and by column where the native core writes values, value offsets and row offsets (-1: none).
     """
     places: dict[str, tuple[int, int, int]] = {}
     at = align(8 * rows)

@@ -79,7 +79,7 @@ class Plan:
 
 
 def _native_place(spec: Feature | RawRecord, place: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The core's view of a place: the bytes of a DecodeRaw of unknown shape are strings to it, whose offsets are rows."""
+    """The core's view of a place: to it the bytes of a DecodeRaw of unknown shape are one string a row."""
     if isinstance(_decode(spec), DecodeRaw) and place[2] >= 0:
         return place[0], place[2], -1
     return place

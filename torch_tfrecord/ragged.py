@@ -1,11 +1,12 @@
 """Columns whose rows differ in size: `Bytes` (strings) and `Ragged` (tensors or strings of any length).
 
-Both are plain classes over flat memory. They are neither tuples nor sequences and have no ``__iter__``, because frameworks
-walk such things item by item; ``len`` is rows, ``[i]`` is a row, and these two make a ``for`` loop work.
+Both are plain classes over flat memory. They are neither tuples nor sequences and have no ``__iter__``, because
+frameworks walk such things item by item; ``len`` is rows, ``[i]`` is a row, and these two make a ``for`` loop work.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 
 
 def own_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if it fills its storage, else a copy: what to keep or save instead of a view of a batch's arena."""
+    """The tensor itself if it fills its storage, else a copy: what to keep of a batch instead of a view of it."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
@@ -100,7 +101,7 @@ class Bytes(_Column):
         bounds = self.offsets[begin : end + 1].tolist()
         base = bounds[0]
         block = self.values[base : bounds[-1]].cpu().numpy().tobytes()
-        return [block[a - base : b - base] for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [block[a - base : b - base] for a, b in itertools.pairwise(bounds)]
 
     def tolist(self) -> list[Any]:
         """All rows."""
@@ -219,7 +220,7 @@ class Ragged(_Column):
         return torch.nested.nested_tensor([self[i] for i in range(len(self))])
 
     def to_sparse(self) -> torch.Tensor:
-        """Sparse COO tensor ``[rows, max length]``, as ``tf.io.VarLenFeature`` gives: its values stay explicit, zeros too.
+        """Sparse COO tensor ``[rows, max length]``, as ``tf.io.VarLenFeature`` gives: zeros stay explicit values.
 
         Raises:
             TypeError: The values are strings.

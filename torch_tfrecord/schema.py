@@ -76,8 +76,9 @@ def _checked_key(key: Any, owner: str) -> str | None:
 class DecodeRaw:
     """Bytes of a feature as the elements of a tensor, for ``FixedLenFeature(..., decode=)``.
 
-    As ``tf.io.decode_raw`` and the reshape that follows it. One size may be -1: it is found from the number of bytes, and
-    a batch of such records is a `Ragged`. Big-endian data is swapped element by element; ``torch.bool`` is "byte is not 0".
+    As ``tf.io.decode_raw`` and the reshape that follows it. One size may be -1: it is found from the number of bytes,
+    and a batch of such records is a `Ragged`. Big-endian data is swapped element by element; ``torch.bool`` is "byte
+    is not 0".
 
     Args:
         dtype: Element type: any torch integer, float, complex or bool type.
@@ -125,13 +126,14 @@ class DecodeImage:
     """Encoded images of a feature (PNG, JPEG, GIF's first frame, BMP, WebP), for ``FixedLenFeature(..., decode=)``.
 
     Gives uint8 ``[height, width, channels]``, as stored: EXIF orientation is ignored, as TensorFlow does. The format is
-    told from the bytes. 16-bit samples keep their high byte; alpha is dropped, not blended, when fewer channels are asked for.
+    told from the bytes. 16-bit samples keep their high byte; alpha is dropped, not blended, when fewer channels are
+    asked for.
 
     Args:
         channels: 1 grey, 3 RGB, 4 RGBA; 0 as stored (then all images of a batch may differ).
         size: ``(height, width)`` of every image. None: images keep their size, and a batch of them is a `Ragged`.
-        resample: How an image of another size becomes ``size``: "nearest", "bilinear", "bicubic" or "lanczos". None: such
-            an image is an error.
+        resample: How an image of another size becomes ``size``: "nearest", "bilinear", "bicubic" or "lanczos". None:
+            such an image is an error.
         max_pixels: Larger images are refused before they are decoded.
 
     Example:
@@ -186,7 +188,8 @@ class FixedLenFeature:
     """A feature with the same number of values in every record.
 
     Args:
-        shape: Shape of one record's value, fully known; ``()`` is a scalar. The number of values must equal its product.
+        shape: Shape of one record's value, fully known; ``()`` is a scalar. The number of values must equal its
+            product.
         dtype: ``torch.float32``, ``torch.int64`` or ``bytes``. Nothing is converted.
         default_value: Value of a record where the feature is absent or has no kind, with exactly the shape's number of
             values (a scalar is not repeated). None: such a record is an error. A list that is set, but empty, is never

@@ -96,9 +96,9 @@ def split_frames(data: Buffer, verify: int, limit: int) -> tuple[list[bytes], in
     Args:
         data: Bytes that begin at a frame.
         verify: 0 checks nothing but bounds, 1 the length's checksum, 2 both.
-        limit: Bytes from the start of ``data`` to the end of the file: at least ``len(data)``; -1 when not known. A frame
-            that would run past it is a ``truncated_payload`` fault at once (so no caller buffers a frame that cannot
-            come), and a header that would is ``truncated_header``; both only where ``limit`` is known.
+        limit: Bytes from the start of ``data`` to the end of the file: at least ``len(data)``; -1 when not known. A
+            frame that would run past it is a ``truncated_payload`` fault at once (so no caller buffers a frame that
+            cannot come), and a header that would is ``truncated_header``; both only where ``limit`` is known.
 
     Returns:
         payloads, the number of bytes that they and their frames take, and the fault that stopped it, whose position
@@ -190,6 +190,7 @@ class Job:
         Args:
             arena: Writable and contiguous; every part must lie inside it, else ValueError.
             placements: int64[columns * 3], see above.
+            num_threads: Threads to use at most, the caller's among them.
         """
 
     def num_defaulted(self) -> int:
@@ -210,8 +211,9 @@ def encode_batch(columns: Sequence[EncodeColumn], rows: int, framed: bool) -> tu
 
     Args:
         columns: A tuple a feature: ``(key, kind, values, count, row_offsets, value_offsets)``. ``values``: contiguous
-            float32, int64, or for kind 1 uint8 (all bytes end to end). ``row_offsets``: int64[rows + 1] in values, or None
-            where each row has ``count`` values. ``value_offsets``: int64[values + 1] in bytes for kind 1, else None.
+            float32, int64, or for kind 1 uint8 (all bytes end to end). ``row_offsets``: int64[rows + 1] in values, or
+            None where each row has ``count`` values. ``value_offsets``: int64[values + 1] in bytes for kind 1, else
+            None.
         rows: Number of Examples.
         framed: Whether to wrap each in a TFRecord frame.
 
@@ -225,8 +227,11 @@ def encode_batch(columns: Sequence[EncodeColumn], rows: int, framed: bool) -> tu
 EncodeColumn: TypeAlias = tuple[bytes, int, Any, int, Int64s | None, Int64s | None]
 
 def describe(payload: Buffer) -> list[tuple[bytes, int, int]] | Fault:
-    """Names of an Example in the order of their first occurrence on the wire, each with kind (0 where none is set) and
-    number of values, after merging; or the first fault. Checks everything inside.
+    """Look at an Example whose schema is not known, and check everything inside.
+
+    Returns:
+        Names in the order of their first occurrence on the wire, each with kind (0 where none is set) and number of
+        values, after merging; or the first fault.
     """
 
 def decode_packed(data: Buffer, plain: bool = False) -> Int64s:
