@@ -79,7 +79,7 @@ def test_train_from_a_file_of_each_kind(kind: str, digits: dict[str, np.ndarray]
         writer.write_batch({"x": pixels, "y": digits["label"], "z": np.zeros(400)})
     done = train(path, "--epochs", 6)
     assert done.returncode == 0, done.stderr
-    assert "TFRecordDataset(400 records in 1 files): images [8, 8, 1], 10 classes" in done.stdout
+    assert "TFRecordDataset(400 records in 1 file): images [8, 8, 1], 10 classes" in done.stdout
     assert ("decode=tfr.DecodeRaw(" if kind == "bytes" else "tfr.FixedLenFeature((8, 8, 1), ") in done.stdout
     accuracies = [float(match[2]) for match in map(ACCURACIES.match, done.stdout.splitlines()) if match]
     assert len(accuracies) == 6

@@ -200,6 +200,10 @@ class Rows:
         return Row({name: column[index] for name, column in self._columns.items()}, self._specs)
 
 
+class Items(list[Any]):
+    """What a user's own parser made of the records of a batch, which `collate` hands over as they are."""
+
+
 class Row(dict[str, Any]):
     """One record: a dict that remembers the specs of its columns, so that `collate` can make a batch of rows."""
 

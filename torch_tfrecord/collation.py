@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from torch_tfrecord.batch import Batch, Row, Rows
+from torch_tfrecord.batch import Batch, Items, Row, Rows
 from torch_tfrecord.ragged import Bytes, Ragged
 from torch_tfrecord.schema import DecodeImage, DecodeRaw, FixedLenFeature, VarLenFeature
 
@@ -20,7 +20,8 @@ def collate(data: Any) -> Any:
             one, as ``ConcatDataset`` and transforms give them: then they are put together to the same columns.
 
     Returns:
-        A `Batch`. For records that are ``bytes``, a `Bytes`; for other things what ``default_collate`` makes of them.
+        A `Batch`. For records that are ``bytes``, a `Bytes`; for what a function given as ``features`` made, a list;
+        for other things, such as the tuples of a transform, what ``default_collate`` makes of them.
 
     Example:
         >>> import torch, torch_tfrecord as tfr
@@ -32,6 +33,8 @@ def collate(data: Any) -> Any:
         return data.batch
     if isinstance(data, Batch | Bytes | torch.Tensor) or not isinstance(data, list | tuple):
         return data
+    if isinstance(data, Items):
+        return list(data)
     rows = list(data)
     if rows and all(isinstance(row, Row) for row in rows):
         names = {name: None for row in rows for name in row}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from torch_tfrecord.batch import Batch, Row, Rows
+from torch_tfrecord.batch import Batch, Items, Row, Rows
 from torch_tfrecord.collation import collate
 from torch_tfrecord.decode import Origin, check_fault, decode
 from torch_tfrecord.errors import StaleIndexError
@@ -23,7 +23,8 @@ from torch_tfrecord.plan import Plan, compile_features, record_plan
 
 _VERIFY = {"none": 0, "length": 1, "all": 2}
 
-Ids = np.ndarray[Any, np.dtype[np.int64]]
+Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Indices: TypeAlias = "Sequence[int] | np.ndarray[Any, Any] | torch.Tensor"
 
 
 class TFRecordDataset(Dataset[Any]):
@@ -117,12 +118,12 @@ class TFRecordDataset(Dataset[Any]):
             return view
         return self.__getitems__([operator.index(index)])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> Any:
+    def __getitems__(self, indices: Indices) -> Any:
         """The records of a whole batch, in order: a `Rows` or a list. What ``DataLoader`` calls."""
         if not isinstance(self.features, dict):
             items: Any = self._payloads(self._ids(indices))
             if self.features is not None:
-                items = [self.features(payload) for payload in items]
+                items = Items(self.features(payload) for payload in items)
             if self.batch_transform is not None:
                 items = self.batch_transform(items)
             return items if self.transform is None else [self.transform(item) for item in items]
@@ -131,7 +132,7 @@ class TFRecordDataset(Dataset[Any]):
             return rows
         return [_still_row(self.transform(rows[i]), self.features) for i in range(len(rows))]
 
-    def read_batch(self, indices: Sequence[int]) -> Any:
+    def read_batch(self, indices: Indices) -> Any:
         """One `Batch` of the records at ``indices``, without a ``DataLoader``.
 
         Example:
@@ -142,7 +143,7 @@ class TFRecordDataset(Dataset[Any]):
         """
         return collate(self.__getitems__(indices))
 
-    def _decoded(self, indices: Sequence[int]) -> Any:
+    def _decoded(self, indices: Indices) -> Any:
         ids = self._ids(indices)
         batch: Any = decode(self._plan, self._job(self._plan, ids), self._origins(ids), ids)
         return batch if self.batch_transform is None else self.batch_transform(batch)
@@ -153,7 +154,7 @@ class TFRecordDataset(Dataset[Any]):
         check_fault(job.measure(torch.get_num_threads()), plan, self._origins(ids))
         return job.values(0)
 
-    def _ids(self, indices: Sequence[int]) -> Ids:
+    def _ids(self, indices: Indices) -> Ids:
         """Record ids of positions in this data set, checked."""
         places = np.asarray(indices)
         if places.size and places.dtype.kind not in "iu":  # NumPy would cut 1.5 down to 1, and take a mask for numbers
@@ -198,7 +199,7 @@ class TFRecordDataset(Dataset[Any]):
             path, offset = self.index.paths[shard], int(offsets[0])
             number = int(ids[row]) - int(self.index.shard_sizes[:shard].sum())
             number += sum(fault.path == path and fault.offset < offset for fault in self.index.faults)  # left out
-            return Origin(number, path, offset)
+            return Origin(number, path, offset, lambda: self._payloads(ids[row : row + 1])[0])
 
         return origin
 
@@ -212,7 +213,8 @@ class TFRecordDataset(Dataset[Any]):
         self._files = OpenFiles(self.index)
 
     def __repr__(self) -> str:
-        return f"TFRecordDataset({len(self):,} records in {len(self.index.paths):,} files)"
+        files = len(self.index.paths)
+        return f"TFRecordDataset({len(self):,} records in {files:,} file{'s' * (files != 1)})"
 
 
 def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, on_error: str) -> RecordIndex:

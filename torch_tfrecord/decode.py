@@ -36,6 +36,7 @@ class Origin(NamedTuple):
     record: int  # its number in the file, or in the caller's list
     path: str | None = None
     offset: int = 0  # of its frame in the file, in bytes
+    payload: Callable[[], bytes] | None = None  # reads the record again
 
     def __str__(self) -> str:
         return (
@@ -101,8 +102,9 @@ def check_fault(fault: core.Fault | None, plan: Plan, origin: Callable[[int], Or
     start = f"{where}: feature {_feature(plan, column)}"
     spec = list(plan.specs.values())[column]
     if code == "missing":
-        advice = "give it a default_value, or read it as VarLenFeature"
-        raise ParseError(f"{start}: expected a value, found none: the feature is absent or has no kind set; {advice}")
+        there = f"the record has {_names_in(where)}, and this one is absent or has no kind set"
+        advice = "give it a default_value, read it as VarLenFeature, or name another feature by key="
+        raise ParseError(f"{start}: expected a value, found none: {there}; {advice}")
     if code == "kind":
         raise ParseError(
             f"{start}: expected {_KIND_NAMES[expected]}, found {_KIND_NAMES[found]}; change the spec's dtype"
@@ -112,6 +114,16 @@ def check_fault(fault: core.Fault | None, plan: Plan, origin: Callable[[int], Or
         advice = "change the spec's shape, or read it as VarLenFeature"
         raise ParseError(f"{start}: expected {expected} values for shape {shape}, found {found}; {advice}")
     raise ParseError(f"{start}: expected values of {expected} bytes for {_decoding(spec)}, found one of {found}")
+
+
+def _names_in(where: Origin, limit: int = 20) -> str:
+    """The names of a record's features that have a value, for a message."""
+    features = core.describe(where.payload()) if where.payload is not None else ()
+    if isinstance(features, tuple):
+        return "other features"
+    names = [repr(name.decode("utf-8", "surrogateescape")) for name, kind, _ in features if kind]
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(sorted(names)[:limit]) or "no feature") + more
 
 
 def _feature(plan: Plan, column: int) -> str:

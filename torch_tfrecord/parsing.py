@@ -40,7 +40,7 @@ def parse_example(serialized: Sequence[bytes], features: Mapping[str, Any]) -> B
         raise TypeError("parse_example takes a list of serialised Examples; parse_single_example takes one")
     plan = compile_features(features)
     job = plan.decoder.parse(serialized)
-    return decode(plan, job, Origin, np.arange(job.rows))
+    return decode(plan, job, lambda row: Origin(row, payload=lambda: serialized[row]), np.arange(job.rows))
 
 
 def parse_single_example(serialized: bytes, features: Mapping[str, Any]) -> dict[str, Any]:
