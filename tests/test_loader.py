@@ -108,7 +108,7 @@ def test_raw_records_and_callables(tmp_path: Path, num_workers: int) -> None:
     assert [type(column) for column in columns] == [tfr.Bytes] * 2
     assert [column.tolist() for column in columns] == [payloads[:3], payloads[3:]]
     sizes = load(tfr.TFRecordDataset(path, len), batch_size=5, num_workers=num_workers)
-    assert sizes[0].tolist() == [len(payload) for payload in payloads]
+    assert sizes == [[len(payload) for payload in payloads]]
     examples = load(tfr.TFRecordDataset(path, tfr.Example.FromString), collate_fn=same, num_workers=num_workers)
     assert [list(message.features.feature["id"].int64_list.value) for message in examples[0]] == [[i] for i in range(5)]
 

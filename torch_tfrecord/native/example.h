@@ -28,6 +28,14 @@ struct Slot {
   Kind scalar = kNone;    // the kind again, where the feature is one packed number
   Form form = Form::kPacked;
   bool seen = false;
+
+  // Four bytes at once: found in the plain form.
+  void mark(Kind found, Kind one_number) {
+    kind = found;
+    scalar = one_number;
+    form = Form::kPacked;
+    seen = true;
+  }
 };
 
 // One field of a Feature: its kind and its list message.
@@ -48,7 +56,7 @@ class ExampleWalker {
   bool walk(Range record, Slot* slots, int64_t& duplicates, Fault& fault);
 
  private:
-  int32_t find(const Name& name);
+  int32_t find(const uint8_t* name, int64_t size);
   bool features(Wire& wire, Range message);
   bool plain_entry(Wire& wire, const uint8_t*& next, const uint8_t* end);
   bool entry(Wire& wire, Range message);

@@ -6,7 +6,7 @@ int32_t Names::add(const std::string& name) {
   std::vector<uint8_t> padded(name.begin(), name.end());
   padded.resize(name.size() + kSlack);
   const Name fresh(padded.data(), static_cast<int64_t>(name.size()));
-  const int32_t found = find(fresh);
+  const int32_t found = find(fresh.data, fresh.size);
   if (found != kUnwanted) return found;
   storage_.push_back(std::move(padded));  // a vector that moves keeps its bytes in their place
   names_.push_back(fresh);

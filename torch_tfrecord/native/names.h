@@ -22,17 +22,22 @@ inline bool same_bytes(const uint8_t* a, const uint8_t* b, int64_t size) {
 struct Name {
   const uint8_t* data;  // with slack after its end
   int64_t size;
+  int64_t tail_at;  // where the last 8 bytes begin; 0 of a name of less, whose head and tail are the same
+  uint64_t mask;    // of the bytes that a word has of the name
   uint64_t head, tail;
 
-  Name(const uint8_t* name, int64_t length) : data(name), size(length) {
-    const uint64_t mask = length < 8 ? (uint64_t{1} << 8 * length) - 1 : ~uint64_t{0};
-    head = load64(name) & mask;
-    tail = load64(name + (length < 8 ? 0 : length - 8)) & mask;
-  }
+  Name(const uint8_t* name, int64_t length)
+      : data(name),
+        size(length),
+        tail_at(length < 8 ? 0 : length - 8),
+        mask(length < 8 ? (uint64_t{1} << 8 * length) - 1 : ~uint64_t{0}),
+        head(load64(name) & mask),
+        tail(load64(name + tail_at) & mask) {}
 
-  bool operator==(const Name& other) const {
-    return head == other.head && tail == other.tail && size == other.size &&
-           (size <= 16 || same_bytes(data + 8, other.data + 8, size - 16));
+  // Whether `length` bytes at `name`, with slack after them, are this name.
+  bool is(const uint8_t* name, int64_t length) const {
+    return size == length && head == (load64(name) & mask) && tail == (load64(name + tail_at) & mask) &&
+           (size <= 16 || same_bytes(data + 8, name + 8, size - 16));
   }
 
   // Names that differ only in the middle collide; then they are compared one by one. They come from the user's schema:
@@ -50,15 +55,17 @@ class Names {
   // Adds a name, or finds it: returns its slot, 0 .. size() - 1.
   int32_t add(const std::string& name);
 
-  // The slot of a name on the wire, or kUnwanted.
-  int32_t find(const Name& name) const {
-    for (uint64_t at = name.hash() & mask_; table_[at] != kUnwanted; at = (at + 1) & mask_) {
-      if (is(table_[at], name)) return table_[at];
+  // The slot of a name on the wire, or kUnwanted. `name` has slack after its end.
+  int32_t find(const uint8_t* name, int64_t length) const {
+    for (uint64_t at = Name(name, length).hash() & mask_; table_[at] != kUnwanted; at = (at + 1) & mask_) {
+      if (is(table_[at], name, length)) return table_[at];
     }
     return kUnwanted;
   }
 
-  bool is(int32_t slot, const Name& name) const { return names_[static_cast<size_t>(slot)] == name; }
+  bool is(int32_t slot, const uint8_t* name, int64_t length) const {
+    return names_[static_cast<size_t>(slot)].is(name, length);
+  }
   int32_t size() const { return static_cast<int32_t>(names_.size()); }
 
  private:
