@@ -17,6 +17,7 @@ import pytest
 import torch
 from numbered import FEATURES, ID, ids, plain, row, rows_of, write, write_shards
 from record_files import starts
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 import torch_tfrecord as tfr
 
@@ -38,9 +39,9 @@ def test_records(dataset: tfr.TFRecordDataset) -> None:
     assert len(dataset) == 10
     assert [plain(dataset[i]) for i in range(10)] == [row(i) for i in range(10)]
     assert [plain(dataset[-i]) for i in range(1, 11)] == [row(10 - i) for i in range(1, 11)]
-    assert [plain(record) for record in dataset] == [row(i) for i in range(10)]  # type: ignore[attr-defined]
+    assert [plain(record) for record in dataset] == [row(i) for i in range(10)]
     assert list(dataset[0]) == list(FEATURES)
-    assert dataset[torch.tensor(3)]["id"] == dataset[np.int64(3)]["id"] == 3  # type: ignore[call-overload]
+    assert dataset[torch.tensor(3)]["id"] == dataset[np.int64(3)]["id"] == 3
     assert repr(dataset) == "TFRecordDataset(10 records in 1 file)"
 
 
@@ -63,9 +64,9 @@ def test_records_that_are_not_there(dataset: tfr.TFRecordDataset) -> None:
             dataset[wrong]
         with pytest.raises(IndexError, match=f"record {wrong} of a data set of 10 records"):
             dataset.read_batch([0, wrong])
-    for index in (1.5, "1", None, [1]):
+    for index in (1.5, "1", None, [1.5], [[1]]):
         with pytest.raises(TypeError):
-            dataset[index]  # type: ignore[call-overload]
+            dataset[index]  # type: ignore[index]
     for indices in ([1.5], [True, False], np.array([1.0])):
         with pytest.raises(TypeError, match="records are read by integers"):
             dataset.read_batch(indices)  # type: ignore[arg-type]
@@ -173,7 +174,7 @@ def test_raw_records(path: str) -> None:
 
 def test_callable_features(path: str) -> None:
     dataset = tfr.TFRecordDataset(path, tfr.Example.FromString)
-    assert [record.features.feature["id"].int64_list.value[0] for record in dataset] == list(range(10))  # type: ignore[attr-defined]
+    assert [record.features.feature["id"].int64_list.value[0] for record in dataset] == list(range(10))
     for features in (tfr.Example.FromString, len):  # a list also of what no default_collate could stack
         items = tfr.TFRecordDataset(path, features).read_batch([0, 1])
         assert type(items) is list
@@ -212,10 +213,40 @@ def test_batch_transform(path: str) -> None:
     assert both.read_batch([1, 2]).tolist() == [-1, -2]
     lists = tfr.TFRecordDataset(path, len, batch_transform=lambda items: [-item for item in items], transform=str)
     assert lists[0] == str(-len(payloads_of(path)[0]))
-    no_rows = tfr.TFRecordDataset(path, FEATURES, batch_transform=lambda batch: batch["id"])
-    assert no_rows.read_batch([1, 2]).tolist() == [1, 2]
-    with pytest.raises(TypeError, match=r"gave Tensor, which has no rows: use collate_fn=tfr\.collate"):
+    no_rows = tfr.TFRecordDataset(path, FEATURES, batch_transform=lambda batch: {7})
+    assert no_rows.read_batch([1, 2]) == {7}
+    with pytest.raises(TypeError, match=r"gave set, which has no rows: read batches, by collate_fn=tfr\.collate"):
         no_rows[0]
+
+
+@pytest.mark.parametrize("collate_fn", [None, tfr.collate])
+def test_batch_transform_to_other_containers(path: str, collate_fn: Any) -> None:
+    """What it makes has rows where it is made of columns, so both ways of loading and single records work."""
+
+    def load(batch_transform: Any) -> tuple[Any, Any]:
+        dataset = tfr.TFRecordDataset(path, FEATURES, batch_transform=batch_transform)
+        return dataset[3], next(iter(DataLoader(dataset, batch_size=2, collate_fn=collate_fn)))
+
+    one, batch = load(lambda batch: {"twice": batch["id"] * 2})
+    assert one == {"twice": 6}
+    assert batch["twice"].tolist() == [0, 2]
+    one, batch = load(lambda batch: (batch["id"], batch["id"] * 2))
+    assert one == (3, 6)
+    assert [part.tolist() for part in batch] == [[0, 1], [0, 2]]
+    one, batch = load(lambda batch: batch["id"])
+    assert one == 3
+    assert batch.tolist() == [0, 1]
+
+
+def test_lists_of_indices(path: str) -> None:
+    """As the samplers of batches in torch's documentation ask for them, with ``batch_size=None``."""
+    dataset = tfr.TFRecordDataset(path, FEATURES)
+    for indices in ([5, 2], (5, 2), np.array([5, 2]), torch.tensor([5, 2])):
+        assert dataset[indices]["id"].tolist() == [5, 2]
+    sampler = BatchSampler(SequentialSampler(dataset), 4, drop_last=False)
+    batches = list(DataLoader(dataset, sampler=sampler, batch_size=None))
+    assert [batch["id"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [record["id"].item() for record in dataset[7:]] == [7, 8, 9]
 
 
 def test_options_are_checked(path: str) -> None:

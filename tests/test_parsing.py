@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,34 @@ def test_mismatch_names_record_feature_expected_found(bad: bytes, spec: Any, say
         parse_one(bad, spec)
 
 
+def test_records_made_on_demand() -> None:
+    """Items that nobody but the sequence holds, and that it makes anew each time."""
+    records = [tfr.encode_example({"f": i}) for i in range(500)]
+
+    class OnDemand(Sequence[bytes]):
+        def __len__(self) -> int:
+            return len(records)
+
+        def __getitem__(self, index: Any) -> Any:
+            return bytes(bytearray(records[index]))
+
+    for source in (OnDemand(), tfr.Bytes.from_list(records), np.array(records, dtype=object), iter(records)):
+        assert tfr.parse_example(source, {"f": INT})["f"].tolist() == list(range(500))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("item", "advice"),
+    [
+        ("text", "found str: give bytes"),
+        (3, "found int: give bytes"),
+        (tfr.Example(), r"Example: give its \.Serialize"),
+    ],
+)
+def test_items_that_are_no_bytes(item: Any, advice: str) -> None:
+    with pytest.raises(TypeError, match=f"record 1: expected a serialised Example as bytes, .*{advice}"):
+        tfr.parse_example([tfr.encode_example({"f": 1}), item], {"f": INT})
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -254,7 +283,7 @@ def test_mismatch_names_record_feature_expected_found(bad: bytes, spec: Any, say
         (tag(7, 3), "a group that does not end"),
         (example(entry(b"f", delimited(3, b"\x0a\x64\x01"))), "in feature 'f': a length of 100 bytes where 1 are left"),
         (example(entry(b"f", b"\x1a\x01\x0a")), "in feature 'f': a varint that is cut short"),
-        (b"plain text, no proto", "of the record: .* is it an Example"),
+        (b"plain text, no proto", "of the record: .* Is it a serialised Example"),
     ],
 )
 def test_damage_names_its_place(bad: bytes, says: str) -> None:

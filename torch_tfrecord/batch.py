@@ -177,27 +177,43 @@ class Rows:
     """The rows of a `Batch` as a list that is not made until it is asked for.
 
     What a data set gives to torch's ``DataLoader`` for a batch of indices: `collate` takes the whole batch out of it,
-    and torch's own ``default_collate`` finds row after row.
+    and torch's own ``default_collate`` finds row after row. A ``batch_transform`` may have made a dict or tuple of
+    columns of the batch, or one ragged column: rows are then dicts, tuples or the rows of that column.
     """
 
     def __init__(self, batch: Any, specs: Mapping[str, Any]) -> None:
         self.batch = batch
         self._specs = specs
-        self._columns: dict[str, Any] | None = None
+        self._columns: Any = None
 
     def __len__(self) -> int:
-        return int(self.batch.num_records)
+        if isinstance(self.batch, Batch):
+            return self.batch.num_records
+        if isinstance(self.batch, Mapping):
+            return Batch(self.batch).num_records
+        return len(self.batch[0]) if isinstance(self.batch, tuple | list) and self.batch else len(self.batch)
 
-    def __getitem__(self, index: int) -> Row:
-        if not isinstance(self.batch, Mapping):
-            raise TypeError(
-                f"batch_transform gave {type(self.batch).__name__}, which has no rows: use collate_fn=tfr.collate"
-            )
-        if self._columns is None:  # one unbind a column is far cheaper than indexing row by row
-            self._columns = {n: v.unbind(0) if isinstance(v, torch.Tensor) else v for n, v in self.batch.items()}
+    def __getitem__(self, index: int) -> Any:
+        if self._columns is None:
+            self._columns = self._split()
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of a batch of {len(self)} rows")
-        return Row({name: column[index] for name, column in self._columns.items()}, self._specs)
+        if isinstance(self._columns, dict):
+            return Row({name: column[index] for name, column in self._columns.items()}, self._specs)
+        if isinstance(self._columns, tuple):
+            return tuple(column[index] for column in self._columns)
+        return self._columns[index]
+
+    def _split(self) -> Any:
+        """Columns whose ``[i]`` is a row. One unbind of a tensor is far cheaper than indexing it row by row."""
+        if isinstance(self.batch, Mapping):
+            return {name: _unbound(column) for name, column in self.batch.items()}
+        if isinstance(self.batch, tuple | list):
+            return tuple(_unbound(column) for column in self.batch)
+        if isinstance(self.batch, Ragged | Bytes):
+            return self.batch
+        found = type(self.batch).__name__
+        raise TypeError(f"batch_transform gave {found}, which has no rows: read batches, by collate_fn=tfr.collate")
 
 
 class Items(list[Any]):
@@ -238,6 +254,10 @@ def _from_columns(
     batch._record_ids = record_ids  # noqa: SLF001 - undoes Batch.__reduce__
     batch.num_defaulted, batch.num_duplicates, batch._valid = marks  # noqa: SLF001
     return batch
+
+
+def _unbound(column: Any) -> Any:
+    return column.unbind(0) if isinstance(column, torch.Tensor) else column
 
 
 def _clone(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -101,10 +101,12 @@ class TFRecordDataset(Dataset[Any]):
     @overload
     def __getitem__(self, index: slice) -> TFRecordDataset: ...
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int | Indices) -> Any: ...
 
-    def __getitem__(self, index: int | slice) -> Any:
-        """Record ``index``, negative from the end; for a slice, a data set of those records over the same files.
+    def __getitem__(self, index: int | slice | Indices) -> Any:
+        """Record ``index``, negative from the end.
+
+        For a slice, a data set of those records over the same files; for a list of numbers, what `read_batch` gives.
 
         Raises:
             IndexError: There is no such record.
@@ -116,7 +118,13 @@ class TFRecordDataset(Dataset[Any]):
             view.__dict__.update(self.__dict__)
             view._rows = self._rows[index]
             return view
-        return self.__getitems__([operator.index(index)])[0]
+        if isinstance(index, list | tuple | np.ndarray | torch.Tensor) and np.ndim(index) == 1:
+            return self.read_batch(index)
+        return self.__getitems__([operator.index(index)])[0]  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The records in order, one by one: for looking at data. A ``DataLoader`` reads whole batches."""
+        return (self[i] for i in range(len(self)))
 
     def __getitems__(self, indices: Indices) -> Any:
         """The records of a whole batch, in order: a `Rows` or a list. What ``DataLoader`` calls."""
@@ -127,7 +135,10 @@ class TFRecordDataset(Dataset[Any]):
             if self.batch_transform is not None:
                 items = self.batch_transform(items)
             return items if self.transform is None else [self.transform(item) for item in items]
-        rows = Rows(self._decoded(indices), self.features)
+        decoded = self._decoded(indices)
+        if isinstance(decoded, torch.Tensor):  # by batch_transform; torch's default_collate stacks lists only
+            return list(decoded) if self.transform is None else [self.transform(row) for row in decoded]
+        rows = Rows(decoded, self.features)
         if self.transform is None:
             return rows
         return [_still_row(self.transform(rows[i]), self.features) for i in range(len(rows))]

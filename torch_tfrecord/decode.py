@@ -97,7 +97,9 @@ def check_fault(fault: core.Fault | None, plan: Plan, origin: Callable[[int], Or
     if code in _DAMAGE:
         what = _DAMAGE[code].format(expected=expected, found=found)
         inside = "" if column < 0 else f" in feature {_feature(plan, column)}"
-        advice = "The checksums are right, so it was written like this: is it an Example? features=None reads raw bytes"
+        advice = "Is it a serialised Example?"
+        if where.path is not None:
+            advice = "Its bytes are as they were written: is it an Example? features=None reads it raw"
         raise ParseError(f"{where}: byte {position} of the record{inside}: {what}. {advice}")
     start = f"{where}: feature {_feature(plan, column)}"
     spec = list(plan.specs.values())[column]

@@ -67,11 +67,17 @@ def encode_example(features: Mapping[str | bytes, Any] | Mapping[str, Any]) -> b
         TypeError: A value that no feature can hold, such as a complex number, or bytes mixed with numbers.
 
     Example:
-        >>> encode_example({"label": 7}) == encode_example({"label": [7]})
+        >>> import torch_tfrecord as tfr
+        >>> tfr.encode_example({"label": 7}) == tfr.encode_example({"label": [7]})
         True
-        >>> encode_example({"label": 7}).hex()
+        >>> tfr.encode_example({"label": 7}).hex()
         '0a100a0e0a056c6162656c12051a030a0107'
     """
+    return core.encode_batch(example_columns(features), 1, False)[0]
+
+
+def example_columns(features: Mapping[str | bytes, Any] | Mapping[str, Any]) -> list[EncodeColumn]:
+    """Turn the features of one ``Example`` into columns of one row for ``core.encode_batch``; as `encode_example`."""
     columns: list[EncodeColumn] = []
     for name, value in _checked(features).items():
         try:
@@ -80,7 +86,7 @@ def encode_example(features: Mapping[str | bytes, Any] | Mapping[str, Any]) -> b
             _refuse(name, error)
         if values is not None:
             columns.append((_key(name), values.kind, values.items, values.count, None, values.ends))
-    return core.encode_batch(columns, 1, False)[0]
+    return columns
 
 
 def encode_columns(batch: Mapping[str | bytes, Any] | Mapping[str, Any]) -> tuple[list[EncodeColumn], int]:

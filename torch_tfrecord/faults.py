@@ -18,6 +18,18 @@ FRAME_OVERHEAD = 16  # a frame is its payload and this much
 MAX_LOGGED = 10  # faults of one reading that are logged one by one
 NOT_A_TFRECORD = "not_a_tfrecord"  # reason of a RecordFault for a file that is something else from its first byte
 
+LEAVE_OUT_OF_INDEX = (
+    'TFRecordDataset(..., on_error="skip"), or an index built with verify="all" and on_error="skip"'
+)
+
+_PAYLOAD_PROBLEMS = {
+    "bad_tag": "a field tag that is none",
+    "bad_varint": "a varint that is cut short or longer than 10 bytes",
+    "bad_length": "a length of {expected:,} bytes where {found:,} are left",
+    "bad_packed": "packed floats of {found:,} bytes, not a multiple of 4",
+    "bad_group": "a group that does not end, or is nested more than 100 deep",
+}
+
 logger = logging.getLogger(__name__)
 
 
@@ -99,10 +111,16 @@ def frame_error(
     return DataLossError(f"{start}: {problem}. {_advice(code, indexed=indexed)}")
 
 
+def payload_problem(fault: Fault) -> str:
+    """What is wrong inside a payload that is no message, in words: for the payload codes that begin with ``bad``."""
+    code, _, _, position, expected, found = fault
+    return f"byte {position} of the record: {_PAYLOAD_PROBLEMS[code].format(expected=expected, found=found)}"
+
+
 def _advice(code: str, *, indexed: bool) -> str:
     restore = "Copy the file again from its source"
     if indexed and code == "data_crc":
-        return f'{restore}, or build an index with verify="all" and on_error="skip" to leave this record out'
+        return f"{restore}, or leave this record out: {LEAVE_OUT_OF_INDEX}"
     if indexed:
         return f"{restore}; or, if it was changed on purpose, build its index again"
     if code == "data_crc":

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from torch_tfrecord.errors import ParseError
+from torch_tfrecord.faults import FRAME_OVERHEAD, payload_problem
 from torch_tfrecord.native import core
 from torch_tfrecord.paths import Paths, expand_paths
 from torch_tfrecord.records import read_records
 from torch_tfrecord.schema import Feature, FixedLenFeature, Schema, VarLenFeature
+from torch_tfrecord.sniff import is_sequence_example
 
 _DTYPES: dict[int, Any] = {1: bytes, 2: torch.float32, 3: torch.int64}
 _NAMES = {1: "bytes", 2: "float32", 3: "int64"}
@@ -39,15 +41,17 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
     differ: then reading them is an error that says how.
 
     Args:
-        paths: As for `TFRecordDataset`.
+        paths: As for `TFRecordDataset`: a path, a glob, ``name@N``, a directory, or a list of them.
         max_records: How many records to look at, the first ones of every file. 0: all.
 
     Returns:
         Specs by name, sorted; it prints as ready Python.
 
     Raises:
-        ParseError: A record is no Example, there is no feature at all, or a feature has different dtypes.
+        ParseError: A record is no Example (a SequenceExample, say), there is no feature at all, or a feature has
+            different dtypes.
         DataLossError: A file is damaged or no TFRecord file.
+        ValueError: ``max_records`` is negative.
 
     Example:
         >>> import torch_tfrecord as tfr
@@ -56,13 +60,17 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
             'n': tfr.FixedLenFeature((), torch.int64),
         }
     """
+    if max_records < 0:
+        raise ValueError(f"max_records must be 0, for all records, or more, not {max_records}")
     files = expand_paths(paths)
     share = -(-max_records // len(files)) if max_records > 0 else None
     seen: dict[bytes, _Seen] = {}
     total = 0
     for path in files:
+        offset = 0
         for number, record in enumerate(itertools.islice(read_records([path]), share)):
-            _look(record, f"{path}: record {number}", seen)
+            _look(record, f"{path}: record {number} at byte {offset}", seen)
+            offset += len(record) + FRAME_OVERHEAD
             total += 1
     schema = {_text(name): spec for name in sorted(seen) if (spec := _spec(_text(name), seen[name], total)) is not None}
     if not schema:
@@ -75,8 +83,11 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
 def _look(record: bytes, where: str, seen: dict[bytes, _Seen]) -> None:
     features = core.describe(record)
     if isinstance(features, tuple):
+        raise ParseError(f"{where}: not an Example: {payload_problem(features)}; features=None reads raw bytes")
+    if is_sequence_example(record):
         raise ParseError(
-            f"{where}: not an Example ({features[0]} at byte {features[3]}); features=None reads raw bytes"
+            f"{where}: a SequenceExample, which this version reads only raw: "
+            "with features=None, and parsed by tfr.SequenceExample.FromString"
         )
     for name, kind, count in features:
         entry = seen.setdefault(name, _Seen())
@@ -94,7 +105,10 @@ def _spec(name: str, entry: _Seen, total: int) -> Feature | None:
         return None
     if len(entry.first) > 1:
         found = ", ".join(f"{_NAMES[kind]} in {where}" for kind, where in entry.first.items())
-        raise ParseError(f"feature {name!r} has different dtypes: {found}; no one spec reads them")
+        raise ParseError(
+            f"feature {name!r} has different dtypes: {found}; no one spec reads them: write it with one dtype, "
+            "leave it out of specs written by hand, or read raw bytes with features=None and parse them yourself"
+        )
     dtype = _DTYPES[next(iter(entry.first))]
     if entry.records < total or entry.least != entry.most or entry.most == 0:
         return VarLenFeature(dtype)

@@ -21,6 +21,14 @@ def align(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
+def _stride(nbytes: int) -> int:
+    """Distance between columns that are written side by side: an odd number of cache lines.
+
+    Columns a power of two apart would all compete for the same few places of a cache, row by row.
+    """
+    return align(nbytes) | ALIGNMENT
+
+
 class Group(NamedTuple):
     """Dense columns of one dtype and row shape. Offset and stride count elements."""
 
@@ -128,7 +136,7 @@ def lay_out(columns: dict[str, Dense | Sizes], rows: int) -> tuple[Layout, dict[
         if isinstance(column, Dense):
             members.setdefault(column, []).append(name)
     for (dtype, row_shape), names in members.items():
-        stride = align(rows * math.prod(row_shape) * dtype.itemsize)
+        stride = _stride(rows * math.prod(row_shape) * dtype.itemsize)
         groups.append(Group(dtype, row_shape, at // dtype.itemsize, stride // dtype.itemsize, len(names)))
         for name in names:
             places[name] = (at, -1, -1)

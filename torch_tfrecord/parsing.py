@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,14 @@ from torch_tfrecord.decode import Origin, decode
 from torch_tfrecord.plan import compile_features
 
 
-def parse_example(serialized: Sequence[bytes], features: Mapping[str, Any]) -> Batch:
+def parse_example(serialized: Iterable[bytes], features: Mapping[str, Any]) -> Batch:
     """Parse serialised Examples into a batch.
 
     As ``tf.io.parse_example``, with protobuf's rules where TensorFlow's fast parser departs from them: lists in several
     parts are joined, and a feature without a kind is absent.
 
     Args:
-        serialized: Examples as bytes-like objects.
+        serialized: Examples as bytes-like objects: a list, a `Bytes`, any iterable of them.
         features: Specs by column name.
 
     Returns:
@@ -27,6 +27,7 @@ def parse_example(serialized: Sequence[bytes], features: Mapping[str, Any]) -> B
 
     Raises:
         ParseError: A record does not fit; the message names the first such record and the feature.
+        TypeError: An item is not bytes-like, or ``features`` no mapping of specs.
         ValueError: ``features`` is empty.
 
     Example:
@@ -39,8 +40,24 @@ def parse_example(serialized: Sequence[bytes], features: Mapping[str, Any]) -> B
     if isinstance(serialized, bytes | bytearray | memoryview | str):
         raise TypeError("parse_example takes a list of serialised Examples; parse_single_example takes one")
     plan = compile_features(features)
-    job = plan.decoder.parse(serialized)
-    return decode(plan, job, lambda row: Origin(row, payload=lambda: serialized[row]), np.arange(job.rows))
+    records = serialized if isinstance(serialized, list | tuple) else list(serialized)
+    try:
+        job = plan.decoder.parse(records)
+    except (TypeError, BufferError):
+        _check_serialized(records)
+        raise
+    return decode(plan, job, lambda row: Origin(row, payload=lambda: records[row]), np.arange(job.rows))
+
+
+def _check_serialized(records: Sequence[Any]) -> None:
+    """Say which item is not bytes-like, and what to do."""
+    for row, record in enumerate(records):
+        try:
+            memoryview(record)
+        except TypeError:
+            to_bytes = "its .SerializeToString()" if hasattr(record, "SerializeToString") else "bytes"
+            problem = f"expected a serialised Example as bytes, found {type(record).__name__}: give {to_bytes}"
+            raise TypeError(f"record {row}: {problem}") from None
 
 
 def parse_single_example(serialized: bytes, features: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import TypeAlias
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
 Paths: TypeAlias = "StrPath | Iterable[StrPath]"
 
+NAME_PART = 40  # characters of a name that go into the name of its temporary file, which must not be too long
 INDEX_SUFFIX = ".tfrindex"
 _SIDE_FILE_SUFFIXES = (INDEX_SUFFIX, ".crc", ".idx", ".tfindex")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SHARDED = re.compile(r"(?P<stem>.+)@(?P<count>[0-9]{1,9}|\*)(?P<suffix>\.[^@/]*)?", re.DOTALL)
 
 
@@ -37,6 +38,7 @@ def expand_paths(paths: Paths) -> list[str]:
 
     Raises:
         FileNotFoundError: Nothing is found for one of the paths, or a shard of a sharded name is missing.
+        TypeError: A path is neither str nor os.PathLike[str].
         ValueError: No paths are given.
 
     Example:
@@ -47,30 +49,71 @@ def expand_paths(paths: Paths) -> list[str]:
         ...     [os.path.basename(path) for path in expand_paths(folder)]
         ['a.tfrecord', 'b.tfrecord']
     """
-    several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    several = _listed(paths)
     if not several:
         raise ValueError("paths is empty: give a path, a glob pattern, name@N, or a list of them")
     files: list[str] = []
     for path in several:
-        name: object = os.fspath(path)
-        if not isinstance(name, str):
-            raise TypeError(f"a path must be str or os.PathLike[str], not {type(name).__name__}: {name!r}")
-        files.extend(_expand(name))
+        name = _as_str(path)
+        try:
+            files.extend(_expand(name))
+        except FileNotFoundError:
+            hint = hint_of(name)
+            if hint is None:
+                raise
+            raise FileNotFoundError(errno.ENOENT, hint, name) from None
     return files
 
 
-def open_descriptor(path: StrPath) -> int:
+def hint_of(name: str) -> str | None:
+    """Why a path that was not found can not be found, where its spelling tells."""
+    if _URL.match(name):
+        return "only local and mounted files can be used, no URLs: copy the file, or mount its store"
+    if name.startswith("~"):
+        return "~ is not expanded: use os.path.expanduser"
+    return None
+
+
+def working_folder(paths: Iterable[str]) -> str:
+    """What relative paths start from now, to be remembered where files are opened later; "" where none is relative."""
+    return "" if all(map(os.path.isabs, paths)) else os.getcwd()
+
+
+def open_descriptor(path: StrPath, *, folder: str = "") -> int:
     """Open a file for reading and return its descriptor, which the caller closes.
+
+    Args:
+        path: The file, as errors name it.
+        folder: What a relative path starts from; "": the working directory.
 
     Raises:
         IsADirectoryError: The path is a directory.
         OSError: It cannot be opened; FileNotFoundError if it is missing.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(os.path.join(folder, path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise IsADirectoryError(errno.EISDIR, "a directory stands where a TFRecord file is expected", os.fspath(path))
     return descriptor
+
+
+def _listed(paths: object) -> list[object]:
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        return [paths]
+    if isinstance(paths, Iterable):
+        return list(paths)
+    raise TypeError(f"paths must be a path, a glob pattern, name@N, or a list of them, not {paths!r:.80}")
+
+
+def _as_str(path: object) -> str:
+    name: object = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(name, str):
+        return name
+    hint = ": os.fsdecode makes a str of it" if isinstance(name, bytes) else ""
+    raise TypeError(f"a path must be str or os.PathLike[str], not {type(name).__name__} {name!r:.80}{hint}")
 
 
 def _expand(name: str) -> list[str]:
@@ -87,15 +130,33 @@ def _expand(name: str) -> list[str]:
     if sharded is not None:
         return _shards(name, sharded["stem"], sharded["count"], sharded["suffix"] or "")
     if glob.has_magic(name):
-        raise FileNotFoundError(errno.ENOENT, "no data file matches this pattern", name)
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        raise _missing("no data file matches this pattern", name, name)
+    raise _missing(os.strerror(errno.ENOENT), name, _as_pattern(name))
+
+
+def _missing(problem: str, name: str, pattern: str) -> FileNotFoundError:
+    """The error for a file that is not there; it says so where a writer of a file of this pattern has not finished."""
+    folder, base = os.path.split(pattern)
+    unfinished: list[str] = []
+    with contextlib.suppress(OSError, ValueError):
+        unfinished = glob.glob(os.path.join(folder, f".{base}.*-????????.tmp"))
+    if unfinished:
+        problem += f" (a writer is not closed yet, or was killed: {sorted(unfinished)[0]})"
+    return FileNotFoundError(errno.ENOENT, problem, name)
+
+
+def _as_pattern(path: str) -> str:
+    """A pattern for what a writer of this path names its unfinished file by."""
+    folder, base = os.path.split(path)
+    return os.path.join(glob.escape(folder), glob.escape(base[:NAME_PART]))
 
 
 def _files_in(directory: str) -> list[str]:
     with os.scandir(directory) as entries:
         files = _data_files(entry.path for entry in entries)
     if not files:
-        raise FileNotFoundError(errno.ENOENT, "no data files in this directory (it is not searched deeper)", directory)
+        pattern = os.path.join(glob.escape(directory), "*")
+        raise _missing("no data files in this directory (it is not searched deeper)", directory, pattern)
     return files
 
 
@@ -123,7 +184,7 @@ def _shards(name: str, stem: str, count: str, suffix: str) -> list[str]:
     for shard in range(total):
         path = f"{stem}-{shard:05d}-of-{total:05d}{suffix}"
         if not os.path.exists(path):
-            raise FileNotFoundError(errno.ENOENT, f"shard {shard} of {total} is missing: {path}", name)
+            raise _missing(f"shard {shard} of {total} is missing: {path}", name, _as_pattern(path))
         files.append(path)
     if not files:
         raise FileNotFoundError(errno.ENOENT, "a sharded name needs at least one shard", name)

@@ -101,6 +101,32 @@ def not_a_tfrecord(path: StrPath, head: bytes, *, whole: bool) -> NotATFRecordEr
     )
 
 
+def is_sequence_example(payload: bytes) -> bool:
+    """Whether a record, which parses as an Example, is a SequenceExample with feature lists.
+
+    Both have their features, or context, in field 1; field 2 tells.
+    """
+    at = 0
+    while payload[at : at + 1] == b"\x0a":  # most records hold nothing else: step over it
+        size = shift = 0
+        for at in range(at + 1, len(payload)):
+            size |= (payload[at] & 127) << shift
+            shift += 7
+            if payload[at] < 128:
+                break
+        at += 1 + size
+    if at >= len(payload):
+        return False
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - seldom needed
+
+    from torch_tfrecord.messages import SequenceExample  # noqa: PLC0415
+
+    try:
+        return len(SequenceExample.FromString(payload).feature_lists.feature_list) > 0
+    except DecodeError:
+        return False
+
+
 def _inflate(head: bytes, window_bits: int) -> tuple[bytes, bool] | None:
     """The first bytes of a compressed stream, and whether these are all; or None where it is not one."""
     stream = zlib.decompressobj(window_bits)

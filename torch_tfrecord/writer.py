@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import stat
@@ -12,15 +13,21 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch_tfrecord.native import core
+from torch_tfrecord.paths import NAME_PART, hint_of
+from torch_tfrecord.records import refuse_compression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from typing_extensions import Buffer, Self
 
+    from torch_tfrecord.native._core import EncodeColumn
     from torch_tfrecord.paths import StrPath
 
 _BUFFER_BYTES = 1 << 20
+_KINDS = {1: "bytes", 2: "float32", 3: "int64"}
+
+logger = logging.getLogger(__name__)
 
 
 class TFRecordWriter:
@@ -29,6 +36,10 @@ class TFRecordWriter:
     Until then the bytes are in a hidden file beside it. An exception inside the ``with`` block, a crash, or a writer
     that is dropped without ``close`` leaves no file under the final name, and an older file there as it was. A writer
     is for one thread at a time.
+
+    A feature that is int64 in one record and float32 in another is read by no spec. So ``write_example`` and
+    ``write_batch`` refuse to write a name with another kind than earlier records of this writer have; what ``write``
+    is given is not looked at.
 
     Args:
         path: The file to make or to replace. A symbolic link is followed.
@@ -44,10 +55,10 @@ class TFRecordWriter:
         ValueError: ``compression`` is not None.
 
     Example:
-        >>> import os, tempfile
+        >>> import os, tempfile, torch_tfrecord as tfr
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = os.path.join(folder, "train.tfrecord")
-        ...     with TFRecordWriter(path) as writer:
+        ...     with tfr.TFRecordWriter(path) as writer:
         ...         writer.write(b"any bytes")
         ...         writer.write_example({"label": 3, "image": b"..."})
         ...         writer.write_batch({"label": [4, 5], "image": [b"...", b"..."]})
@@ -57,15 +68,16 @@ class TFRecordWriter:
 
     def __init__(self, path: StrPath, *, compression: None = None) -> None:
         if compression is not None:
-            raise ValueError(f"compression {compression!r} comes in a later version: this one writes None only")
+            refuse_compression(compression, "None")
         self.num_records = 0
         self.num_bytes = 0
         self._path = os.fspath(path)
         self._target = _target_of(self._path)
         self._buffer = bytearray()
+        self._kinds: dict[bytes, int] = {}  # of each feature written so far, by name
         folder, name = os.path.split(self._target)
         # The name is cut, because a longer one could be too long for the file system.
-        self._temporary = os.path.join(folder, f".{name[:40]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        self._temporary = os.path.join(folder, f".{name[:NAME_PART]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
         self._failed = False
         self._descriptor = self._create()
         self._clean_up = weakref.finalize(
@@ -83,10 +95,17 @@ class TFRecordWriter:
         self._append(core.frame(_to_bytes(record)), 1)
 
     def write_example(self, features: Mapping[str | bytes, Any] | Mapping[str, Any]) -> None:
-        """Write an ``Example`` of these features: ``write(encode_example(features))``."""
-        from torch_tfrecord.encode import encode_example  # noqa: PLC0415 - raw records need no NumPy
+        """Write an ``Example`` of these features, as ``encode_example`` makes it.
 
-        self.write(encode_example(features))
+        Raises:
+            ValueError: The writer is closed, a value does not fit, or a feature has another kind than in an earlier
+                record; nothing is written then.
+            TypeError: A value that no feature can hold.
+        """
+        from torch_tfrecord.encode import example_columns  # noqa: PLC0415 - raw records need no NumPy
+
+        self._check_open()
+        self._write_columns(example_columns(features), 1)
 
     def write_batch(self, batch: Mapping[str | bytes, Any] | Mapping[str, Any]) -> None:
         """Write B ``Example`` records at once, from features that each hold B rows.
@@ -96,15 +115,15 @@ class TFRecordWriter:
                 any lengths, or a ``Bytes`` or ``Ragged`` column of a batch. Every feature is written in every row.
 
         Raises:
-            ValueError: The writer is closed, features differ in B, or a value does not fit; nothing is written then.
+            ValueError: The writer is closed, features differ in B, a value does not fit, or a feature has another kind
+                than in an earlier record; nothing is written then.
             TypeError: A value that no feature can hold.
         """
         from torch_tfrecord.encode import encode_columns  # noqa: PLC0415
 
         self._check_open()
         columns, rows = encode_columns(batch)
-        frames, _ = core.encode_batch(columns, rows, True)
-        self._append(frames, rows)
+        self._write_columns(columns, rows)
 
     def flush(self) -> None:
         """Hand what was written so far to the operating system. It is still under the hidden name."""
@@ -156,12 +175,21 @@ class TFRecordWriter:
             return os.open(self._temporary, flags, 0o666)  # less the umask, as open() does
         except OSError as error:
             missing = error.errno == errno.ENOENT
-            problem = "the directory to write in is missing" if missing else error.strerror
+            problem = hint_of(self._path) or "the directory to write in is missing" if missing else error.strerror
             raise OSError(error.errno, problem, self._path) from None
 
     def _check_open(self) -> None:
         if not self._clean_up.alive:
             raise ValueError(f"the writer of {self._path} is closed")
+
+    def _write_columns(self, columns: list[EncodeColumn], rows: int) -> None:
+        for key, kind, *_ in columns:
+            earlier = self._kinds.get(key, kind)
+            if earlier != kind:
+                raise ValueError(_conflict(key, earlier, kind, self._path))
+        frames, _ = core.encode_batch(columns, rows, True)
+        self._append(frames, rows)
+        self._kinds.update([(column[0], column[1]) for column in columns])
 
     def _append(self, frames: bytes, records: int) -> None:
         if len(self._buffer) + len(frames) > _BUFFER_BYTES:
@@ -204,6 +232,18 @@ def _target_of(path: str) -> str:
     return target
 
 
+def _conflict(key: bytes, earlier: int, kind: int, path: str) -> str:
+    """The message about a feature of two kinds."""
+    if {earlier, kind} == {2, 3}:
+        remedy = "make all of them floats with float(...) or np.float32, or all ints"
+    else:
+        remedy = "give them all as one kind, or under two names"
+    return (
+        f"feature {key.decode('utf-8', 'surrogateescape')!r} is {_KINDS[kind]} here and {_KINDS[earlier]} in earlier "
+        f"records of {path}, and no spec reads both: {remedy}"
+    )
+
+
 def _to_bytes(record: Any) -> Buffer:
     if isinstance(record, bytes):
         return record
@@ -223,9 +263,9 @@ def _drop_unclosed(path: str, temporary: str, descriptor: int, process: int) -> 
     if os.getpid() != process:  # a fork: the file is the parent's
         return
     _remove(temporary)
-    warnings.warn(
-        f"the writer of {path} was dropped without close(), and so was its file", ResourceWarning, stacklevel=2
-    )
+    problem = f"the writer of {path} was dropped without close(), and so was its file"
+    logger.warning(problem)  # Python does not show a ResourceWarning unless it is asked to
+    warnings.warn(problem, ResourceWarning, stacklevel=2)
 
 
 def _remove(path: str) -> None:

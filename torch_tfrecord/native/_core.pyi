@@ -61,7 +61,7 @@ wins, the last entry of a name wins, unknown fields skipped; except that an entr
 names are bytes. Features that no column asks for are stepped over without a look inside.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -162,7 +162,7 @@ class Decoder:
             verify: 0, 1 or 2 as in ``split_frames``.
         """
 
-    def parse(self, payloads: Sequence[Buffer]) -> Job:
+    def parse(self, payloads: Iterable[Buffer]) -> Job:
         """Prepare to decode payloads that are in memory. Their bytes are copied when they are read."""
 
 @final

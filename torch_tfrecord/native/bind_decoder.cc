@@ -50,13 +50,13 @@ void add_column(Schema& schema, const py::tuple& spec) {
   schema.add(spec[0].cast<py::bytes>(), std::move(column));
 }
 
-std::shared_ptr<Schema> compile(const py::sequence& columns) {
+std::shared_ptr<Schema> compile(const py::iterable& columns) {
   auto schema = std::make_shared<Schema>();
   for (const py::handle column : columns) add_column(*schema, column.cast<py::tuple>());
   return schema;
 }
 
-std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::sequence& files, const py::object& file_of,
+std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::iterable& files, const py::object& file_of,
                           const Int64s& offsets, const Int64s& lengths, int verify) {
   if (verify < 0 || verify > 2) throw py::value_error("verify is 0, 1 or 2");
   const py::ssize_t rows = offsets.size();
@@ -78,7 +78,9 @@ std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::seque
   return std::make_unique<Job>(schema, std::move(shared), std::move(places), verify);
 }
 
-std::unique_ptr<Job> parse(const std::shared_ptr<Schema>& schema, const py::sequence& payloads) {
+std::unique_ptr<Job> parse(const std::shared_ptr<Schema>& schema, const py::iterable& payloads) {
+  // An iterator keeps its item alive until the next one, and a view the object that exports it: neither need be kept by
+  // the caller. (Iterating by index would let an item die before it is looked at.)
   std::vector<std::unique_ptr<BufferView>> views;
   std::vector<int64_t> offsets{0};
   for (const py::handle payload : payloads) {

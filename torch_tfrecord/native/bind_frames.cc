@@ -203,7 +203,7 @@ EncodeColumn encode_column(const py::tuple& fields, std::vector<std::unique_ptr<
   return column;
 }
 
-py::tuple encode_batch(const py::sequence& columns, int64_t rows, bool framed) {
+py::tuple encode_batch(const py::iterable& columns, int64_t rows, bool framed) {
   if (rows < 0) throw py::value_error("rows must not be negative, but is " + std::to_string(rows));
   std::vector<std::unique_ptr<BufferView>> views;
   std::vector<EncodeColumn> plan;
