@@ -19,11 +19,11 @@ help:
 	@echo "make clean        remove all that these make, .venv too"
 
 # The environment, made again when what it is made of changes. An editable install also compiles the native core, into
-# the tree.
+# the tree; in its compat mode type checkers, too, find the package from any folder.
 .venv/ready: pyproject.toml setup.py constraints.txt $(SOURCES)
 	@echo "Making .venv and compiling the native core: a minute or two"
 	python3 -m venv .venv
-	$(BIN)/pip install $(PIP_OPTIONS) --editable '.[dev,demo]'
+	$(BIN)/pip install $(PIP_OPTIONS) --config-settings editable_mode=compat --editable '.[dev,demo]'
 	@touch $@
 
 demo: .venv/ready

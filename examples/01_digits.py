@@ -39,7 +39,7 @@ def to_png(pixels: np.ndarray) -> bytes:
 
 
 def write_shards(stem: Path, images: np.ndarray, labels: np.ndarray, num_shards: int) -> None:
-    """Write ``stem-00000-of-00004.tfrecord`` and its brothers: record i goes to shard ``i % num_shards``."""
+    """Write ``stem-00000-of-00004.tfrecord`` and the other shards: record i goes to shard ``i % num_shards``."""
     for shard in range(num_shards):
         with tfr.TFRecordWriter(f"{stem}-{shard:05d}-of-{num_shards:05d}.tfrecord") as writer:
             for image, label in zip(images[shard::num_shards], labels[shard::num_shards], strict=True):

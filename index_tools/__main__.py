@@ -7,12 +7,19 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from torch_tfrecord import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_OK, EXIT_DAMAGED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _PATHS_HELP = "a file, a directory, a glob pattern, or name@N for name-00000-of-0000N and its brothers"
-_EPILOG = "Exit status: 0 all is well, 1 the data are damaged or do not fit the index, 2 wrong usage or a missing file."
+_EPILOG = (
+    "A path that exists is taken literally. Of a directory, and of what a pattern matches, all files are taken, "
+    "whatever their ending, except those whose names start with a dot or an underscore or end with .tfrindex, "
+    ".tfindex, .idx or .crc; directories inside are not entered, except by **. "
+    "Exit status: 0 all is well, 1 the data are damaged or do not fit the index, 2 wrong usage or a missing file."
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -20,6 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tfrecord-index", description="Build and show indexes of TFRecord files.", epilog=_EPILOG
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="scan files and write an index of them", epilog=_EPILOG)
     build.add_argument("paths", nargs="+", metavar="PATH", help=_PATHS_HELP)
@@ -35,12 +43,6 @@ def make_parser() -> argparse.ArgumentParser:
         default="length",
         help="check the checksums of lengths, or all of them, which reads all data (default: length)",
     )
-    build.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="stop at damage, or leave it out of the index and report it (default: raise)",
-    )
     build.add_argument("--quiet", action="store_true", help="show no progress and no result")
     show = commands.add_parser("show", help="say what is in files, or in an index of them", epilog=_EPILOG)
     show.add_argument("paths", nargs="+", metavar="PATH", help=f"an index file; or {_PATHS_HELP}")
@@ -52,6 +54,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="describe the features of the first N records (default: 1)",
     )
     for command in (build, show):
+        command.add_argument(
+            "--on-error",
+            choices=("raise", "skip"),
+            default="raise",
+            help="stop at damage, or leave it out and report it (default: raise)",
+        )
         command.add_argument("--json", action="store_true", help="write the result as JSON")
     return parser
 
@@ -86,7 +94,9 @@ def _run(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except TFRecordError as error:
-        return _complain(error, EXIT_DAMAGED)
+        from index_tools.text import with_flags  # noqa: PLC0415
+
+        return _complain(with_flags(str(error)), EXIT_DAMAGED)
     except OSError as error:
         named = error.filename is not None and error.strerror is not None
         return _complain(f"{error.filename}: {error.strerror}" if named else error, EXIT_USAGE)

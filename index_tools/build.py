@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from index_tools.text import format_bytes
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.index_cache import place_beside
+from torch_tfrecord.index_file import check_target
 from torch_tfrecord.paths import expand_paths
 
 if TYPE_CHECKING:
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 def build(options: argparse.Namespace) -> None:
     """Scan the files and write their index."""
     names = expand_paths(options.paths)
+    output = options.output or place_beside(names)
+    check_target(output, names)  # before a scan that may take long
     index = RecordIndex.build(
         names, verify=options.verify, on_error=options.on_error, progress=not options.quiet and not options.json
     )
-    output = options.output or place_beside(names)
     index.save(output)
     if options.json:
         result = {

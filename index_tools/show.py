@@ -7,53 +7,67 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from index_tools.text import format_bytes, format_name, format_table
-from torch_tfrecord.errors import StaleIndexError
-from torch_tfrecord.faults import FRAME_OVERHEAD, frame_error
+from index_tools.text import format_bytes, format_name, format_table, with_flags
+from torch_tfrecord.errors import DataLossError, StaleIndexError
+from torch_tfrecord.faults import FRAME_OVERHEAD, frame_error, payload_problem
 from torch_tfrecord.index import RecordIndex
-from torch_tfrecord.index_file import MAGIC
+from torch_tfrecord.index_file import is_index_file
 from torch_tfrecord.index_scan import open_shard
 from torch_tfrecord.native import core
+from torch_tfrecord.sniff import is_sequence_example
 
 if TYPE_CHECKING:
     import argparse
 
+    from torch_tfrecord.records import OnError
+
 _KINDS = {0: "none", 1: "bytes", 2: "float", 3: "int64"}
 _MAX_SHARDS = 20  # as text; JSON lists all
+_SEQUENCE = (
+    "a SequenceExample: what follows is its context only. This version reads such records raw: features=None, and "
+    "tfr.SequenceExample.FromString to parse them"
+)
 
 
 def show(options: argparse.Namespace) -> None:
     """Say what is in files, or in an index of them."""
-    index = _open(options.paths)
-    described = [_describe(index, record) for record in range(min(options.records, len(index)))]
+    skip = options.on_error == "skip"
+    index = _open(options.paths, options.on_error)
+    described = [_describe(index, record, skip=skip) for record in range(min(options.records, len(index)))]
     if options.json:
         sys.stdout.write(json.dumps(_as_document(index, described)) + "\n")
     else:
         sys.stdout.write("\n".join(_as_text(index, described)) + "\n")
 
 
-def _open(paths: list[str]) -> RecordIndex:
+def _open(paths: list[str], on_error: OnError) -> RecordIndex:
     if len(paths) == 1 and _is_index_file(paths[0]):
         return RecordIndex.open(paths[0])
-    return RecordIndex.build(paths, progress=True)
+    return RecordIndex.build(paths, on_error=on_error, progress=True)
 
 
 def _is_index_file(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+        return is_index_file(path)
     except OSError:
         return False  # a pattern, say
 
 
-def _describe(index: RecordIndex, record: int) -> dict[str, Any]:
+def _describe(index: RecordIndex, record: int, *, skip: bool) -> dict[str, Any]:
     """Where a record lies, and its features, or an error where it is no Example."""
     path, offset, length = index[record]
     place = {"record": record, "path": path, "offset": offset, "length": length}
-    features = core.describe(_read(index, record))
+    try:
+        payload = _read(index, record)
+    except DataLossError as error:
+        if not skip:
+            raise
+        return {**place, "error": with_flags(str(error))}
+    features = core.describe(payload)
     if isinstance(features, tuple):
-        code, _, _, position, _, _ = features
-        return {**place, "error": f"not an Example: {code} at byte {position} of the payload"}
+        return {**place, "error": f"not an Example: {payload_problem(features)}"}
+    if is_sequence_example(payload):
+        place["note"] = _SEQUENCE
     named = [{"name": format_name(name), "kind": _KINDS[kind], "count": count} for name, kind, count in features]
     return {**place, "features": named}
 
@@ -113,11 +127,13 @@ def _as_text(index: RecordIndex, described: list[dict[str, Any]]) -> list[str]:
     for record in described:
         place = f"{record['length']:,} bytes at byte {record['offset']:,} of {record['path']}"
         lines += ["", f"record {record['record']}: {place}"]
+        if "note" in record:
+            lines.append(f"  {record['note']}")
         if "error" in record:
             lines.append(f"  {record['error']}")
-        elif not record["features"]:
+        elif not record["features"] and "note" not in record:
             lines.append("  no features: another kind of message, or an empty Example")
-        else:
+        elif record["features"]:
             table = [(feature["name"], feature["kind"], f"{feature['count']:,}") for feature in record["features"]]
             lines += ["  " + line for line in format_table([("feature", "kind", "values"), *table], right=(2,))]
     return lines

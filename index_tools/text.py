@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch_tfrecord.faults import LEAVE_OUT_OF_INDEX
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,6 +18,12 @@ def format_bytes(count: int) -> str:
         return f"{count} bytes"
     power = min((count.bit_length() - 1) // 10, len(_UNITS))
     return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def with_flags(message: str) -> str:
+    """A message of the library with the command's flags for Python's arguments."""
+    message = message.replace(LEAVE_OUT_OF_INDEX, "tfrecord-index build --verify all --on-error skip")
+    return message.replace('pass on_error="skip"', "use --on-error skip")
 
 
 def format_name(name: bytes) -> str:

@@ -78,8 +78,9 @@ def test_advice(code: str) -> None:
     indexed = str(frame_error(fault, path="a", indexed=True))
     assert "Copy the file again from its source" in indexed
     assert "pass on_error" not in indexed
+    assert ('TFRecordDataset(..., on_error="skip")' in indexed) == (code == "data_crc")
     assert ("build its index again" in indexed) == (code != "data_crc")
-    assert ('build an index with verify="all" and on_error="skip"' in indexed) == (code == "data_crc")
+    assert ('an index built with verify="all" and on_error="skip"' in indexed) == (code == "data_crc")
 
 
 def test_other_codes_are_refused() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from record_files import ALPHA, BETA, PAYLOADS, flip, frame, frames, header, starts, write_file
 
+from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.errors import DataLossError, NotATFRecordError, StaleIndexError
 from torch_tfrecord.faults import RecordFault
 from torch_tfrecord.index import RecordIndex, RecordLocation
@@ -316,6 +317,67 @@ def test_saving_fails_without_a_trace(tmp_path: Path) -> None:
         index.save(tmp_path / "dir")
     assert sorted(os.listdir(tmp_path)) == ["a", "dir"]
     assert index.file is None
+
+
+def test_nothing_but_an_index_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    index = RecordIndex.build(write_file(path, PAYLOADS))
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "a.tfrindex").symlink_to("a")
+    for name in ("a", "link", "a.tfrindex"):
+        with pytest.raises(ValueError, match=f"{name}: this is the data file {path}, which an index must not replace"):
+            index.save(tmp_path / name)
+    write_file(tmp_path / "b", PAYLOADS)
+    with pytest.raises(ValueError, match="b: this file is no index, so it is not replaced"):
+        index.save(tmp_path / "b")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not to a device or a pipe"):
+        index.save(tmp_path / "pipe")
+    assert index.file is None
+    assert path.read_bytes() == (tmp_path / "b").read_bytes() == frames(PAYLOADS)
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.tfrindex", "b", "link", "pipe"]
+
+
+def test_errors_of_saving_name_the_file_that_was_wanted(tmp_path: Path) -> None:
+    index = RecordIndex.build(write_file(tmp_path / "a", [b"1"]))
+    with pytest.raises(FileNotFoundError, match=f"the directory to write in, {tmp_path}/no, is missing") as info:
+        index.save(tmp_path / "no" / "i")
+    assert info.value.filename == f"{tmp_path}/no/i"
+
+
+def test_relative_paths_survive_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(frames(PAYLOADS) + BETA[:-1])
+    monkeypatch.chdir(tmp_path)
+    index = RecordIndex.build("a", on_error="skip")
+    monkeypatch.chdir("/")
+    assert index.paths == ("a",)
+    assert index.open_shard(0).size() == index.num_bytes
+    index.verify()
+    again = pickle.loads(pickle.dumps(index))
+    index.save(tmp_path / "i.tfrindex")
+    for other in (again, RecordIndex.open(tmp_path / "i.tfrindex")):
+        assert other.paths == (str(tmp_path / "a"),)
+        assert [fault.path for fault in other.faults] == [str(tmp_path / "a")]
+        other.verify()
+    (tmp_path / "a").unlink()
+    with pytest.raises(FileNotFoundError) as info:
+        index.open_shard(0)
+    assert info.value.filename == "a"
+
+
+def test_files_of_a_data_set_survive_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        write_file(tmp_path / name, [name.encode()])
+    monkeypatch.chdir(tmp_path)
+    dataset = TFRecordDataset(["a", "b"], None, index=RecordIndex.build(["a", "b"]))
+    again = pickle.dumps(dataset)
+    monkeypatch.chdir("/")
+    assert dataset[0] == b"a"
+    assert pickle.loads(again)[1] == b"b"
+    (tmp_path / "b").unlink()
+    with pytest.raises(FileNotFoundError) as info:
+        dataset[1]
+    assert info.value.filename == "b"
 
 
 def test_missing_index_file(tmp_path: Path) -> None:

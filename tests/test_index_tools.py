@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_files import ALPHA, BETA, write_file
+from record_files import ALPHA, BETA, flip, write_file
 
+import torch_tfrecord as tfr
 from index_tools.__main__ import main
-from index_tools.text import format_bytes, format_name, format_table
+from index_tools.text import format_bytes, format_name, format_table, with_flags
+from torch_tfrecord.faults import frame_error
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.writer import TFRecordWriter
 
@@ -110,7 +112,7 @@ def test_show_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "  label    int64       1",
         "",
         f"record 2: 1 bytes at byte 0 of {data}/t-00001-of-00002",
-        "  not an Example: bad_varint at byte 0 of the payload",
+        "  not an Example: byte 0 of the record: a varint that is cut short or longer than 10 bytes",
     ]
 
 
@@ -219,7 +221,8 @@ def test_output_that_cannot_be_written(data: Path) -> None:
     result = run("build", data, "-o", "/no/such/dir/i")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("tfrecord-index: error: /no/such/dir/")
+    problem = "the directory to write in, /no/such/dir, is missing"
+    assert result.stderr == f"tfrecord-index: error: /no/such/dir/i: {problem}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["show", "--help"]])
@@ -315,3 +318,78 @@ def test_show_a_record_without_features(tmp_path: Path, capsys: pytest.CaptureFi
         f"record 0: 0 bytes at byte 0 of {tmp_path}/a",
         "  no features: another kind of message, or an empty Example",
     ]
+
+
+def test_build_never_replaces_data(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = data / "t-00001-of-00002"
+    before = shard.read_bytes()
+    (tmp_path / "link").symlink_to(shard)
+    os.link(shard, tmp_path / "hard")
+    (tmp_path / "notes").write_text("notes")
+    for output, problem in [
+        (shard, "this is the data file"),
+        (tmp_path / "link", "this is the data file"),
+        (tmp_path / "hard", "this is the data file"),
+        (tmp_path / "notes", "this file is no index"),
+    ]:
+        assert main(["build", str(data), "-o", str(output)]) == 2
+        assert capsys.readouterr().err.startswith(f"tfrecord-index: error: {output}: {problem}")
+    assert shard.read_bytes() == before
+    assert (tmp_path / "notes").read_text() == "notes"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_build_replaces_an_index(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "damaged.tfrindex").write_bytes(b"TFR")
+    for name in ("empty", "empty", "damaged.tfrindex"):
+        assert main(["build", "--quiet", str(data), "-o", str(tmp_path / name)]) == 0
+        assert len(RecordIndex.open(tmp_path / name)) == 3
+
+
+def test_show_a_sequence_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = tfr.SequenceExample()
+    message.context.feature["id"].int64_list.value.append(5)
+    message.feature_lists.feature_list["steps"].feature.append(tfr.Feature(int64_list=tfr.Int64List(value=[1])))
+    write_file(tmp_path / "a", [bytes(message.SerializeToString())])
+    assert main(["show", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3].startswith("  a SequenceExample: what follows is its context only.")
+    assert lines[-1].split() == ["id", "int64", "1"]
+    message.ClearField("context")
+    write_file(tmp_path / "a", [bytes(message.SerializeToString())])
+    assert main(["show", "--json", str(tmp_path)]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["records"]
+    assert record["note"].startswith("a SequenceExample")
+    assert record["features"] == []
+
+
+def test_show_past_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(flip(ALPHA, 14) + BETA + BETA[:-1])
+    assert main(["show", str(path)]) == 1
+    assert "use --on-error skip to use the records before" in capsys.readouterr().err
+    assert main(["show", "--on-error", "skip", "--records", "2", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "left out     1 damaged places\n" in out
+    assert f"  {path}: record at byte 0 (payload at byte 12): corrupted record, data checksum" in out
+    assert "record 1: 4 bytes at byte 21" in out
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("code", ["truncated_header", "truncated_payload", "length_crc", "data_crc"])
+def test_messages_name_flags_of_the_command(code: str, indexed: bool) -> None:
+    text = with_flags(str(frame_error((code, 0, -1, 5, 1, 2), path="a", indexed=indexed)))
+    assert "on_error" not in text
+    assert "verify=" not in text
+    assert ("--on-error skip" in text) == (not indexed or code == "data_crc")
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.returncode, result.stdout) == (0, f"tfrecord-index {tfr.__version__}\n")
+
+
+def test_help_says_which_files_are_taken() -> None:
+    for arguments in (["--help"], ["build", "--help"], ["show", "--help"]):
+        assert "whose names start with a dot or an underscore" in " ".join(run(*arguments).stdout.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -135,3 +136,12 @@ def test_no_clash_with_the_same_names_in_the_default_pool(ours_first: bool) -> N
     script = CLASH.format(first=first, second=second)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", messages.__all__)
+def test_help_names_the_fields(name: str) -> None:
+    message = getattr(messages, name)
+    text = inspect.getdoc(message)
+    assert text is not None
+    assert all(f"{field.name}``" in text for field in message.DESCRIPTOR.fields)
+    assert "FromString()" in text

@@ -129,10 +129,34 @@ def test_empty_list(empty: list[str]) -> None:
         expand_paths(empty)
 
 
-@pytest.mark.parametrize("wrong", [3, [3], [b"bytes"], None])
-def test_other_types(wrong: str) -> None:
-    with pytest.raises(TypeError):
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (3, "paths must be a path, .* not 3"),
+        (None, "paths must be a path, .* not None"),
+        ([3], r"a path must be str or os\.PathLike\[str\], not int 3"),
+        ([None], "a path must be .* not NoneType None"),
+        (b"bytes", "a path must be .* not bytes b'bytes': os.fsdecode makes a str of it"),
+        ([b"bytes"], "a path must be .* not bytes b'bytes': os.fsdecode makes a str of it"),
+    ],
+)
+def test_other_types(wrong: str, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
         expand_paths(wrong)
+
+
+@pytest.mark.parametrize("name", ["gs://bucket/a", "s3://b/*.tfrecord", "https://host/a@2", "HTTP://h/a", "file:///a"])
+def test_urls(name: str) -> None:
+    with pytest.raises(FileNotFoundError, match="only local and mounted files can be used, no URLs") as info:
+        expand_paths([name])
+    assert info.value.filename == name
+
+
+@pytest.mark.parametrize("name", ["~/no", "~/no/*", "~nobody/no@2", "~/no@*"])
+def test_home_is_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"~ is not expanded: use os\.path\.expanduser"):
+        expand_paths(name)
 
 
 def test_broken_link_is_taken_and_fails_when_opened(tmp_path: Path) -> None:

@@ -56,6 +56,31 @@ def test_missing_file_at_once(tmp_path: Path) -> None:
         read_records(tmp_path / "no")
 
 
+def test_relative_paths_survive_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        write_file(tmp_path / name, [name.encode()])
+    monkeypatch.chdir(tmp_path)
+    records = read_records(["a", "b", "c"])
+    assert next(records) == b"a"
+    monkeypatch.chdir("/")
+    assert next(records) == b"b"
+    (tmp_path / "c").unlink()
+    with pytest.raises(FileNotFoundError) as info:
+        next(records)
+    assert info.value.filename == "c"
+
+
+def test_repr(tmp_path: Path) -> None:
+    one = write_file(tmp_path / "a", PAYLOADS)
+    (tmp_path / "b").write_bytes(BETA[:-1])
+    records = read_records([one, tmp_path / "b"], on_error="skip")
+    assert repr(records) == f"RecordIterator(records of 2 files: {one}, ...)"
+    list(records)
+    records.close()
+    assert repr(records) == f"RecordIterator(records of 2 files: {one}, ...; 1 damaged places left out so far; closed)"
+    assert repr(read_records(one)) == f"RecordIterator(records of 1 file: {one})"
+
+
 def test_opened_lazily(tmp_path: Path) -> None:
     paths = [write_file(tmp_path / "a", [b"1", b"2"]), write_file(tmp_path / "b", [b"3"])]
     iterator = read_records(paths)
@@ -226,7 +251,7 @@ def test_wrong_choice(path: Path, argument: dict[str, str]) -> None:
         read_records(path, **argument)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+@pytest.mark.parametrize("compression", ["gzip", "zlib", "GZIP", "ZLIB"])
 def test_compression_comes_later(path: Path, compression: records.Compression) -> None:
     write_file(path, PAYLOADS)
     with pytest.raises(ValueError, match=f"compression '{compression}' comes in a later version"):

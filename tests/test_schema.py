@@ -126,6 +126,41 @@ def test_dtypes(make: Callable[[Any], Any]) -> None:
             make(dtype)
 
 
+@pytest.mark.parametrize("make", [lambda dtype: tfr.FixedLenFeature((), dtype), tfr.VarLenFeature])
+@pytest.mark.parametrize(
+    ("dtypes", "advice"),
+    [
+        ([int, np.int64, np.dtype("i8"), "int64"], "; say torch.int64"),
+        ([np.int32, np.dtype("i4"), "int32"], r"; say torch.int64, and cast .* by .to\(torch.int32\)"),
+        ([torch.bool, torch.uint8], "; say torch.int64, and cast .*; for bytes that are such numbers, .*DecodeRaw"),
+        ([bool, np.bool_, "bool"], "; say torch.int64, and cast"),
+        ([float, np.float32, np.dtype("f4"), "float32"], "; say torch.float32"),
+        ([np.float64, torch.float16, torch.bfloat16], "; say torch.float32, and cast"),
+        (["bytes", "str", "string", np.bytes_, np.str_, np.dtype("S5"), object], "; say bytes"),
+        ([None, torch.complex64, 3], " holds$"),
+    ],
+    ids=str,
+)
+def test_other_dtypes_are_told_which_to_use(make: Callable[[Any], Any], dtypes: list[Any], advice: str) -> None:
+    for dtype in dtypes:
+        with pytest.raises(ValueError, match="which an Example holds" + advice.removeprefix(" holds")):
+            make(dtype)
+
+
+def test_swapped_arguments() -> None:
+    for first, second in [(torch.int64, ()), (int, (2,)), (np.dtype("i8"), [2]), (bytes, bytes), ((), ())]:
+        with pytest.raises(TypeError, match="FixedLenFeature: takes the shape first, then the dtype, not"):
+            tfr.FixedLenFeature(first, second)
+    for shape, dtype in [((), torch.int64), ([2], int), (torch.uint8, torch.uint8)]:
+        with pytest.raises(TypeError, match="DecodeRaw: takes the dtype first, then the shape, not"):
+            tfr.DecodeRaw(shape, dtype)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"VarLenFeature: dtype is \(2,\); give .* \(and no shape\)"):
+        tfr.VarLenFeature((2,))
+    for shape in ("int64", b"x", {2}, 1.5):
+        with pytest.raises(TypeError, match=r"shape is .*, not a tuple of ints"):
+            tfr.FixedLenFeature(shape, torch.int64)
+
+
 def test_key_must_be_a_str() -> None:
     for make in (
         lambda key: tfr.FixedLenFeature((), torch.int64, key=key),
@@ -241,6 +276,15 @@ def test_decode_raw_dtypes() -> None:
     for dtype in (bytes, int, torch.qint8, None):
         with pytest.raises(ValueError, match="not a plain torch number type"):
             tfr.DecodeRaw(dtype, ())  # type: ignore[arg-type]
+    others: list[tuple[Any, str]] = [
+        (int, "int64"),
+        (np.uint8, "uint8"),
+        (np.dtype("f8"), "float64"),
+        ("int16", "int16"),
+    ]
+    for other, advice in others:
+        with pytest.raises(ValueError, match=f"not a plain torch number type; say torch.{advice}"):
+            tfr.DecodeRaw(other, ())
 
 
 def test_decode_image() -> None:

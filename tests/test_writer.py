@@ -1,6 +1,7 @@
 """Writing: what is in the file, and that a final name never holds half of one."""
 
 import gc
+import logging
 import os
 import signal
 import stat
@@ -160,12 +161,17 @@ def test_discard(path: Path) -> None:
     assert os.listdir(path.parent) == []
 
 
-def test_dropped_without_close(path: Path) -> None:
+def test_dropped_without_close(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = TFRecordWriter(path)
     writer.write(b"alpha")
-    with pytest.warns(ResourceWarning, match=f"the writer of {path} was dropped without close"):  # noqa: PT031
+    with (  # noqa: PT031
+        caplog.at_level(logging.WARNING, "torch_tfrecord"),
+        pytest.warns(ResourceWarning, match=f"the writer of {path} was dropped without close"),
+    ):
         del writer
         gc.collect()
+    (logged,) = caplog.records
+    assert logged.getMessage() == f"the writer of {path} was dropped without close(), and so was its file"
     assert os.listdir(path.parent) == []
 
 
@@ -204,9 +210,9 @@ os.kill(os.getpid(), signal.SIGKILL)
     (left,) = os.listdir(path.parent)  # what a killed process cannot clean up
     assert left.startswith(".")
     assert left.endswith(".tmp")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=f"a writer is not closed yet, or was killed: .*{left}"):
         read_records(path)
-    with pytest.raises(FileNotFoundError, match="no data files"):
+    with pytest.raises(FileNotFoundError, match=r"no data files .*or was killed"):
         read_records(path.parent)
 
 
@@ -276,9 +282,10 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["pipe"]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "GZIP", "", "zlib"])
+@pytest.mark.parametrize("compression", ["gzip", "GZIP", "zlib", "ZLIB", "", "lz4", 3])
 def test_compression_comes_later(path: Path, compression: Any) -> None:
-    with pytest.raises(ValueError, match="comes in a later version"):
+    later = str(compression).lower() in ("gzip", "zlib")
+    with pytest.raises(ValueError, match="comes in a later version" if later else "compression must be None, not "):
         TFRecordWriter(path, compression=compression)
     assert os.listdir(path.parent) == []
 
@@ -328,3 +335,68 @@ def test_many_records_round_trip(path: Path) -> None:
 
 def test_equal_features_give_equal_bytes() -> None:
     assert encode_example({"b": 1, "a": [2]}) == encode_example({"a": 2, "b": [1]})
+
+
+# --- one kind for each name ---
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "says"),
+    [
+        (0.5, 1, r"feature 'x' is int64 here and float32 in earlier records of .*float\(\.\.\.\) or np.float32"),
+        (1, 0.5, r"feature 'x' is float32 here and int64 in earlier records of .*float\(\.\.\.\) or np.float32"),
+        (1, b"a", "feature 'x' is bytes here and int64 in earlier records of .*as one kind, or under two names"),
+        (1, np.array([]), "is float32 here and int64"),
+    ],
+)
+def test_a_name_keeps_its_kind(path: Path, earlier: Any, later: Any, says: str) -> None:
+    with TFRecordWriter(path) as writer:
+        writer.write_example({"x": earlier, "other": 1})
+        calls: list[tuple[Callable[[dict[str | bytes, Any]], None], dict[str | bytes, Any]]] = [
+            (writer.write_example, {"x": later, "new": 1}),
+            (writer.write_batch, {"x": [later], "new": [1]}),
+            (writer.write_example, {b"x": later}),
+        ]
+        for write, features in calls:
+            with pytest.raises(ValueError, match=says):
+                write(features)
+        writer.write_example({"new": 0.5, "x": earlier})  # what was refused is not remembered
+        writer.write(encode_example({"x": later}))  # not looked at
+    assert writer.num_records == 3
+
+
+def test_a_batch_fixes_kinds_too(path: Path, tmp_path: Path) -> None:
+    with TFRecordWriter(path) as writer:
+        writer.write_batch({"x": np.zeros(3, np.float32)})
+        writer.write_example({"x": None})
+        writer.write_example({"x": []})
+        with pytest.raises(ValueError, match="'x' is int64 here"):
+            writer.write_example({"x": 3})
+    with TFRecordWriter(tmp_path / "other") as writer:  # of another writer
+        writer.write_example({"x": 3})
+
+
+def test_paths_that_are_no_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="only local and mounted files"):
+        TFRecordWriter("gs://bucket/a")
+    with pytest.raises(FileNotFoundError, match="expanduser"):
+        TFRecordWriter("~/a")
+
+
+def test_an_open_writer_is_mentioned_where_its_file_is_missed(tmp_path: Path) -> None:
+    names = [tmp_path / ("n" * 60), tmp_path / "t-00000-of-00001"]
+    for name in names:
+        with pytest.raises(FileNotFoundError) as info:
+            read_records(name)
+        assert "a writer is not closed yet" not in str(info.value)
+    writers = [TFRecordWriter(name) for name in names]
+    for missing in (*names, tmp_path / "t@1", tmp_path / "t-*", tmp_path):
+        with pytest.raises(FileNotFoundError, match="a writer is not closed yet") as info:
+            read_records(missing)
+        assert info.value.filename == str(missing)
+    with pytest.raises(FileNotFoundError) as info:
+        read_records(tmp_path / "another")
+    assert "a writer is not closed yet" not in str(info.value)
+    for writer in writers:
+        writer.discard()

@@ -62,13 +62,12 @@ class Batch(dict[str, Any]):
 
     @property
     def num_records(self) -> int:
-        """Rows. For a batch made from a plain mapping: of its first column."""
+        """Rows. For a batch made from a plain mapping: of its first column that has a length."""
         if self._layout is not None:
             return self._layout.rows
         for value in self.values():
-            if isinstance(value, torch.Tensor) and value.dim() == 0:
-                continue
-            return len(value)
+            if hasattr(value, "__len__") and not (isinstance(value, torch.Tensor) and value.dim() == 0):
+                return len(value)
         return 0
 
     @property

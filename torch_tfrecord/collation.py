@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,7 +22,12 @@ def collate(data: Any) -> Any:
 
     Returns:
         A `Batch`. For records that are ``bytes``, a `Bytes`; for what a function given as ``features`` made, a list;
-        for other things, such as the tuples of a transform, what ``default_collate`` makes of them.
+        for tuples, lists or dicts that hold records, as ``StackDataset`` gives them, the same of `Batch`; for other
+        things, such as the tuples of tensors of a transform, what ``default_collate`` makes of them.
+
+    Raises:
+        KeyError: A column is not in all rows.
+        RuntimeError: The tensors of a column that is no ragged one differ in shape.
 
     Example:
         >>> import torch, torch_tfrecord as tfr
@@ -41,7 +47,40 @@ def collate(data: Any) -> Any:
         return Batch({name: _column(name, rows) for name in names})
     if rows and all(isinstance(row, bytes) for row in rows):
         return Bytes.from_list(rows)
-    return default_collate(rows)
+    return _together(rows, "the records")
+
+
+def _together(items: list[Any], what: str) -> Any:
+    """Items of any other kind: where they hold records, part by part, else as torch does it."""
+    if items and _holds_records(items[0]):
+        return collate(items) if isinstance(items[0], Row) else _parts(items)
+    try:
+        return default_collate(items)
+    except RuntimeError as error:
+        if "equal size" not in str(error):
+            raise
+        advice = "pad them in the transform, or return a dict in which they have the name of a VarLenFeature"
+        raise RuntimeError(f"collate: tensors of {what} differ in shape ({error}); {advice}") from error
+
+
+def _holds_records(item: Any) -> bool:
+    if isinstance(item, Row):
+        return True
+    parts = item.values() if isinstance(item, Mapping) else item if isinstance(item, tuple | list) else ()
+    return any(map(_holds_records, parts))
+
+
+def _parts(items: list[Any]) -> Any:
+    """Tuples, lists or dicts of several things: each thing collated by itself."""
+    first = items[0]
+    if isinstance(first, Mapping):
+        if any(not isinstance(item, Mapping) or item.keys() != first.keys() for item in items):
+            raise ValueError("collate: the dicts of a batch have different keys")
+        return {name: collate([item[name] for item in items]) for name in first}
+    if any(not isinstance(item, tuple | list) or len(item) != len(first) for item in items):
+        raise ValueError("collate: the tuples of a batch differ in length")
+    parts = [collate(list(part)) for part in zip(*items, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
 
 
 def _column(name: str, rows: list[Row]) -> Any:
@@ -52,14 +91,14 @@ def _column(name: str, rows: list[Row]) -> Any:
     spec = rows[0].specs.get(name)
     exact = all(row.exact for row in rows)
     if isinstance(spec, VarLenFeature):
-        return _var_len(values)
+        return _var_len(name, values)
     if isinstance(spec, FixedLenFeature) and spec.dtype is bytes and spec.decode is None:
-        return _strings(values, spec.shape)
+        return _strings(name, values, spec.shape)
     if _is_shapeless(spec) and (not exact and len({getattr(value, "shape", None) for value in values}) == 1):
-        return torch.stack(values) if isinstance(values[0], torch.Tensor) else default_collate(values)
+        return torch.stack(values) if isinstance(values[0], torch.Tensor) else _together(values, f"column {name!r}")
     if _is_shapeless(spec) and all(isinstance(value, torch.Tensor) for value in values):
         return _ragged(values)
-    return default_collate(values)
+    return _together(values, f"column {name!r}")
 
 
 def _is_shapeless(spec: Any) -> bool:
@@ -70,21 +109,21 @@ def _is_shapeless(spec: Any) -> bool:
     )
 
 
-def _var_len(values: list[Any]) -> Any:
+def _var_len(name: str, values: list[Any]) -> Any:
     if all(isinstance(value, torch.Tensor) and value.dim() == 1 for value in values):
         return _ragged(values)
     if all(isinstance(value, list) for value in values):
         flat = [item for value in values for item in value]
         return Ragged(Bytes.from_list(flat), _offsets([len(value) for value in values]))
-    return default_collate(values)
+    return _together(values, f"column {name!r}")
 
 
-def _strings(values: list[Any], shape: tuple[int, ...]) -> Any:
+def _strings(name: str, values: list[Any], shape: tuple[int, ...]) -> Any:
     flat = values
     for _ in shape:
         flat = [item for value in flat for item in value]
     if not all(isinstance(item, bytes) for item in flat):
-        return default_collate(values)
+        return _together(values, f"column {name!r}")
     column = Bytes.from_list(flat)
     return Bytes(column.values, column.offsets, shape, rows=len(values))
 

@@ -13,15 +13,13 @@ from torch.utils.data import Dataset
 
 from torch_tfrecord.batch import Batch, Items, Row, Rows
 from torch_tfrecord.collation import collate
-from torch_tfrecord.decode import Origin, check_fault, decode
+from torch_tfrecord.decode import Frames, Origin, decode, read_payloads
 from torch_tfrecord.errors import StaleIndexError
-from torch_tfrecord.files import OpenFiles
+from torch_tfrecord.files import OpenFiles, limit
 from torch_tfrecord.index import RecordIndex
-from torch_tfrecord.native import core
 from torch_tfrecord.paths import Paths, expand_paths
 from torch_tfrecord.plan import Plan, compile_features, record_plan
-
-_VERIFY = {"none": 0, "length": 1, "all": 2}
+from torch_tfrecord.records import check_on_error, verify_level
 
 Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Indices: TypeAlias = "Sequence[int] | np.ndarray[Any, Any] | torch.Tensor"
@@ -79,8 +77,8 @@ class TFRecordDataset(Dataset[Any]):
         verify: str = "all",
         on_error: str = "raise",
     ) -> None:
-        if verify not in _VERIFY:
-            raise ValueError(f'verify is {verify!r}, not "all", "length" or "none"')
+        verify_level(verify)
+        check_on_error(on_error)
         if not (features is None or callable(features) or isinstance(features, Mapping)):
             raise TypeError(f"features is {features!r}, not a dict of specs, a callable or None")
         self.features = dict(features) if isinstance(features, Mapping) else features
@@ -156,43 +154,44 @@ class TFRecordDataset(Dataset[Any]):
 
     def _decoded(self, indices: Indices) -> Any:
         ids = self._ids(indices)
-        batch: Any = decode(self._plan, self._job(self._plan, ids), self._origins(ids), ids)
+        batch: Any = decode(self._plan, self._frames(ids), self._origins(ids), ids)
         return batch if self.batch_transform is None else self.batch_transform(batch)
 
     def _payloads(self, ids: Ids) -> list[bytes]:
-        plan = record_plan()
-        job = self._job(plan, ids)
-        check_fault(job.measure(torch.get_num_threads()), plan, self._origins(ids))
-        return job.values(0)
+        records = self._frames(ids)
+        return records if isinstance(records, list) else read_payloads(records, self._origins(ids))
 
     def _ids(self, indices: Indices) -> Ids:
         """Record ids of positions in this data set, checked."""
         places = np.asarray(indices)
         if places.size and places.dtype.kind not in "iu":  # NumPy would cut 1.5 down to 1, and take a mask for numbers
             raise TypeError(f"records are read by integers, not {places.dtype}")
-        places = places.astype(np.int64, copy=False).reshape(-1)
+        places = places.reshape(-1)
         size = len(self._rows)
         if places.size and (places.min() < 0 or places.max() >= size):
-            bad = places[(places < -size) | (places >= size)]
-            if bad.size:
-                raise IndexError(f"record {bad[0]} of a data set of {size:,} records")
+            bad = (places < -size) | (places >= size)  # before uint64 numbers would wrap round
+            if bad.any():
+                raise IndexError(f"record {places[bad][0]} of a data set of {size:,} records")
+            places = places.astype(np.int64)
             places = np.where(places < 0, places + size, places)
+        places = places.astype(np.int64, copy=False)
         if self._rows.start == 0 and self._rows.step == 1:
             return places
         return self._rows.start + self._rows.step * places
 
-    def _job(self, plan: Plan, ids: Ids) -> core.Job:
+    def _frames(self, ids: Ids) -> Frames | list[bytes]:
+        """Where records lie; or what they are, where not all their files may be open at once."""
         shards, offsets, lengths = self.index.locate(ids)
-        verify = _VERIFY[self.verify]
+        verify = verify_level(self.verify)
         if shards is None or not shards.size or (shards == shards[0]).all():
             shard = 0 if shards is None or not shards.size else int(shards[0])
             files = [self._files.get(shard)] if ids.size else []
-            return plan.decoder.read(files, None, offsets, lengths, verify)
+            return Frames(files, None, offsets, lengths, verify)
         used, file_of = np.unique(shards, return_inverse=True)
-        if len(used) > self._files.limit:
-            return plan.decoder.parse(self._in_turns(ids, file_of // self._files.limit))
+        if len(used) > limit():
+            return self._in_turns(ids, file_of // limit())
         files = [self._files.get(int(shard)) for shard in used]
-        return plan.decoder.read(files, file_of.astype(np.int64, copy=False), offsets, lengths, verify)
+        return Frames(files, file_of.astype(np.int64, copy=False), offsets, lengths, verify)
 
     def _in_turns(self, ids: Ids, turns: Ids) -> list[bytes]:
         """Payloads of records that lie in more files than may be open at once."""
@@ -229,14 +228,15 @@ class TFRecordDataset(Dataset[Any]):
 
 
 def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, on_error: str) -> RecordIndex:
-    if on_error not in ("raise", "skip"):
-        raise ValueError(f'on_error is {on_error!r}, not "raise" or "skip"')
     if index is None and on_error == "skip":
         return RecordIndex.load_or_build(paths, verify="all", on_error="skip")
     if index is None:
         return RecordIndex.load_or_build(paths)
     if not isinstance(index, RecordIndex):
         index = RecordIndex.open(index)
+    if on_error == "skip" and index.verify_level != "all":
+        advice = 'build it with RecordIndex.build(..., verify="all", on_error="skip"), or leave index= out'
+        raise ValueError(f'on_error is "skip", but not all checksums were checked when the index was made: {advice}')
     wanted = [os.path.realpath(path) for path in expand_paths(paths)]
     found = [os.path.realpath(path) for path in index.paths]
     if wanted != found:

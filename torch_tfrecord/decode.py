@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch_tfrecord.errors import ParseError
 from torch_tfrecord.faults import frame_error
 from torch_tfrecord.images import decode_into, image_shape, in_threads, open_image
 from torch_tfrecord.native import core
-from torch_tfrecord.plan import Plan
+from torch_tfrecord.plan import Plan, record_plan
 from torch_tfrecord.ragged import Ragged
 from torch_tfrecord.schema import DecodeImage, DecodeRaw, FixedLenFeature
 
@@ -44,16 +44,29 @@ class Origin(NamedTuple):
         )
 
 
+Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Frames(NamedTuple):
+    """Records in files, as the native core takes them."""
+
+    files: list[core.File]
+    file_of: Int64s | None  # each record's place in files; None where there is one file
+    offsets: Int64s  # of frames in their files, in bytes
+    lengths: Int64s  # of payloads, in bytes
+    verify: int  # 0 nothing, 1 checksums of lengths, 2 all checksums
+
+
 def decode(
-    plan: Plan, job: core.Job, origin: Callable[[int], Origin], record_ids: np.ndarray[Any, np.dtype[np.int64]]
+    plan: Plan, records: Frames | list[Any], origin: Callable[[int], Origin], record_ids: Int64s | None = None
 ) -> Batch:
-    """Run a job and return its batch.
+    """Read and decode records.
 
     Args:
         plan: What to make of the records.
-        job: Rows to read, from the plan's decoder.
-        origin: Says where row i comes from; called for errors only.
-        record_ids: ``int64[rows]``: goes into the batch.
+        records: Where they lie, or serialised records in memory: bytes-like objects.
+        origin: Says where record i comes from; called for errors only.
+        record_ids: ``int64[records]``: goes into the batch; None: they are numbered from 0.
 
     Raises:
         DataLossError: A record's bytes are damaged or missing.
@@ -62,18 +75,23 @@ def decode(
     """
     if torch.is_inference_mode_enabled():  # columns are ordinary tensors: a batch made now may be trained on later
         with torch.inference_mode(mode=False):
-            return decode(plan, job, origin, record_ids)
+            return decode(plan, records, origin, record_ids)
+    job = _job(plan, records)
     num_threads = torch.get_num_threads()
     images: dict[str, list[Image]] = {}
     shapes: dict[str, np.ndarray[Any, Any]] = {}
     if not plan.sized:
-        check_fault(job.measure(num_threads), plan, origin)
+        _check_fault(job.measure(num_threads), plan, origin)
         for column, name, spec in plan.images:
             images[name], shapes[name] = _open_images(job.values(column), spec, name, origin)
     placed = plan.place(job, {name: found for name, found in shapes.items() if name not in plan.dense})
-    arena, memory = allocate(placed.layout.nbytes)
-    check_fault(job.fill(memory, placed.placements, num_threads), plan, origin)
-    np.frombuffer(memory, np.int64, job.rows)[:] = record_ids
+    try:
+        arena, memory = allocate(placed.layout.nbytes)
+    except MemoryError as error:
+        problem = f"a batch of {job.rows:,} records takes {placed.layout.nbytes:,} bytes, which cannot be had"
+        raise MemoryError(f"{problem}: read fewer records at a time") from error
+    _check_fault(job.fill(memory, placed.placements, num_threads), plan, origin)
+    np.frombuffer(memory, np.int64, job.rows)[:] = np.arange(job.rows) if record_ids is None else record_ids
     batch = Batch.from_arena(arena, placed.layout, job.num_defaulted(), job.num_duplicates())
     for name, raw in plan.raw:
         _finish_raw(batch[name], raw, name, origin)
@@ -82,12 +100,20 @@ def decode(
     return batch
 
 
-def check_fault(fault: core.Fault | None, plan: Plan, origin: Callable[[int], Origin]) -> None:
-    """Raise the error that a job's fault stands for, if there is one.
+def read_payloads(records: Frames, origin: Callable[[int], Origin]) -> list[bytes]:
+    """Read records and leave them as they are. Arguments and errors as for `decode`."""
+    plan = record_plan()
+    job = _job(plan, records)
+    _check_fault(job.measure(torch.get_num_threads()), plan, origin)
+    return job.values(0)
 
-    Raises:
-        DataLossError, StaleIndexError, ParseError: As for `decode`.
-    """
+
+def _job(plan: Plan, records: Frames | list[Any]) -> core.Job:
+    return plan.decoder.read(*records) if isinstance(records, Frames) else plan.decoder.parse(records)
+
+
+def _check_fault(fault: core.Fault | None, plan: Plan, origin: Callable[[int], Origin]) -> None:
+    """Raise the error that a job's fault stands for, if there is one."""
     if fault is None:
         return
     code, row, column, position, expected, found = fault

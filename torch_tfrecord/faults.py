@@ -18,9 +18,7 @@ FRAME_OVERHEAD = 16  # a frame is its payload and this much
 MAX_LOGGED = 10  # faults of one reading that are logged one by one
 NOT_A_TFRECORD = "not_a_tfrecord"  # reason of a RecordFault for a file that is something else from its first byte
 
-LEAVE_OUT_OF_INDEX = (
-    'TFRecordDataset(..., on_error="skip"), or an index built with verify="all" and on_error="skip"'
-)
+LEAVE_OUT_OF_INDEX = 'TFRecordDataset(..., on_error="skip"), or an index built with verify="all" and on_error="skip"'
 
 _PAYLOAD_PROBLEMS = {
     "bad_tag": "a field tag that is none",

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import resource
+import threading
+import weakref
 
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.native import core
 
+# All data sets of a process share one budget of open files. What is opened first is closed first; a file that somebody
+# still reads stays open until they let go of it.
+_open: dict[tuple[int, int], core.File] = {}
+_lock = threading.RLock()  # a data set may be collected, and forgotten here, at any moment
+_numbers = itertools.count()
 
-def _limit() -> int:
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603 - a forked child must not wait for a thread that it does not have
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def limit() -> int:
     """How many files to keep open: a quarter of what the process may have, so that others find room."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(8, min(512, soft // 4)) if soft != resource.RLIM_INFINITY else 512
 
 
 class OpenFiles:
-    """Shards of an index, opened when they are first read. The file opened first is closed first.
-
-    Needs no lock: each step on the dict is atomic, and a file stays open as long as anybody reads it.
-
-    Attributes:
-        limit: How many stay open.
-    """
+    """Shards of an index, opened when they are first read. For any number of threads."""
 
     def __init__(self, index: RecordIndex) -> None:
         self._index = index
-        self._files: dict[int, core.File] = {}
-        self.limit = _limit()
+        self._number = next(_numbers)
+        weakref.finalize(self, _forget, self._number).atexit = False
 
     def get(self, shard: int) -> core.File:
         """The open file of a shard.
@@ -36,12 +48,29 @@ class OpenFiles:
             FileNotFoundError: It is gone.
             StaleIndexError: It is not the file that the index describes.
         """
-        file = self._files.get(shard)
+        file = _open.get((self._number, shard))
         if file is not None:
             return file
-        fresh = core.File(os.open(self._index.paths[shard], os.O_RDONLY | os.O_CLOEXEC))
-        self._index.check_shard(shard, fresh)
-        file = self._files.setdefault(shard, fresh)
-        while len(self._files) > self.limit:
-            self._files.pop(next(iter(self._files)), None)
-        return file
+        try:
+            file = self._index.open_shard(shard)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            _close_down_to(0)  # others have opened more than their share
+            file = self._index.open_shard(shard)
+        _close_down_to(limit() - 1)
+        with _lock:
+            return _open.setdefault((self._number, shard), file)
+
+
+def _close_down_to(count: int) -> None:
+    with _lock:
+        while len(_open) > count:
+            _open.pop(next(iter(_open)), None)
+
+
+def _forget(number: int) -> None:
+    with _lock:
+        for key in list(_open):
+            if key[0] == number:
+                _open.pop(key, None)

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import errno
 import functools
 import hashlib
+import itertools
 import operator
 import os
 import struct
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from torch_tfrecord.errors import StaleIndexError
-from torch_tfrecord.faults import leave_out
-from torch_tfrecord.index_file import IndexData, read_index_file, write_index_file
-from torch_tfrecord.index_scan import ShardScan, naming, read_samples, run_on_shards, scan_shard
-from torch_tfrecord.paths import Paths, StrPath, expand_paths
+from torch_tfrecord.faults import RecordFault, leave_out
+from torch_tfrecord.index_arrays import problem_of
+from torch_tfrecord.index_file import IndexData, Shard, read_index_file, write_index_file
+from torch_tfrecord.index_scan import ShardScan, naming, open_shard, read_samples, run_on_shards, scan_shard
+from torch_tfrecord.paths import Paths, StrPath, expand_paths, working_folder
 from torch_tfrecord.records import OnError, check_on_error, verify_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_tfrecord.faults import RecordFault
     from torch_tfrecord.native import core
     from torch_tfrecord.native._core import Int64s
     from torch_tfrecord.progress import Progress
 
 IndexVerify: TypeAlias = Literal["length", "all"]
+Named = TypeVar("Named", Shard, RecordFault)
 
 
 class RecordLocation(NamedTuple):
@@ -49,14 +52,17 @@ class RecordIndex:
     """Where each record of some TFRecord files lies. Made by ``build``, ``open`` or ``load_or_build``.
 
     ``len(index)`` is the number of records over all files, and ``index[i]`` the place of one, in file order. Opening is
-    quick however many records there are, and processes that open the same file share its memory.
+    quick however many records there are, and processes that open the same large file share its memory. Such a file may
+    be replaced, as ``save`` does, but must not be written to in place while it is in use: that is noticed and raises
+    StaleIndexError, except that a file cut short in the very instant of a look into it ends the process.
 
     Attributes:
         paths: The data files ("shards"), in order.
-        offsets: int64[records], byte offset of each record's frame in its file. Read-only.
-        lengths: int64[records], bytes of each record's payload. Read-only.
+        offsets: int64[records], byte offset of each record's frame in its file. Read-only, as are the other arrays.
+        lengths: int64[records], bytes of each record's payload.
         shard_sizes: int64[shards], records of each file.
         shard_bytes: int64[shards], bytes of each file.
+        shard_times: When each file was last modified, in nanoseconds, when it was scanned. A hint: copies may differ.
         num_bytes: Bytes of all files together.
         faults: What was left out when the index was built with ``on_error="skip"``.
         verify_level: What was checked then: ``"length"`` or ``"all"``.
@@ -65,14 +71,13 @@ class RecordIndex:
             not for names, places or times of files.
 
     Example:
-        >>> import os, tempfile
-        >>> from torch_tfrecord.writer import TFRecordWriter
+        >>> import os, tempfile, torch_tfrecord as tfr
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = os.path.join(folder, "a.tfrecord")
-        ...     with TFRecordWriter(path) as writer:
+        ...     with tfr.TFRecordWriter(path) as writer:
         ...         writer.write(b"alpha")
         ...         writer.write(b"beta")
-        ...     index = RecordIndex.build(path)
+        ...     index = tfr.RecordIndex.build(path)
         ...     index.save(os.path.join(folder, "a.tfrindex"))
         >>> len(index), index[1].offset, index[1].length
         (2, 21, 4)
@@ -80,16 +85,19 @@ class RecordIndex:
 
     def __init__(self, data: IndexData, file: str | None = None) -> None:
         self.paths = tuple(shard.path for shard in data.shards)
-        self.offsets = _read_only(data.offsets)
-        self.lengths = _read_only(data.lengths)
         self.shard_sizes = _read_only(np.array([shard.records for shard in data.shards], np.int64))
         self.shard_bytes = _read_only(np.array([shard.size for shard in data.shards], np.int64))
         self.num_bytes = sum(shard.size for shard in data.shards)
-        self.faults = tuple(data.faults)
+        self.faults = tuple(itertools.chain.from_iterable(data.faults))
         self.verify_level = data.verify
         self.file = file
         self._data = data
-        self._starts = [0, *np.cumsum(self.shard_sizes).tolist()]  # first record of each shard, and the end
+        self._offsets = _read_only(data.offsets)
+        self._lengths = _read_only(data.lengths)
+        self.shard_times = tuple(shard.mtime_ns for shard in data.shards)
+        self._sound: set[int] = set()  # shards whose offsets and lengths have been checked
+        self._folder = working_folder(self.paths)
+        self._starts: list[int] = [0, *np.cumsum(self.shard_sizes).tolist()]  # first record of each shard, and the end
         self._ends = np.array(self._starts[1:], np.int64)
 
     @classmethod
@@ -99,7 +107,9 @@ class RecordIndex:
         """Scan files, several at a time.
 
         Args:
-            paths: A path, a glob pattern, a directory, ``name@N``, or a list of them; see ``expand_paths``.
+            paths: A path, a glob pattern, a directory (the files in it), ``name@N`` (its N shards), or a list of them.
+                What exists is taken literally; names that start with ``.`` or ``_``, and indexes, are left out of the
+                others.
             verify: ``"length"`` checks the checksum of each record's length and that its file reaches to its end,
                 without reading payloads; ``"all"`` reads all and checks their checksums too.
             on_error: ``"raise"``, or ``"skip"`` to leave damage out as ``read_records`` does, listed in ``faults``.
@@ -119,7 +129,7 @@ class RecordIndex:
                 leave_out(faults, fault)
         offsets = np.concatenate([scan.offsets for scan in scans])
         lengths = np.concatenate([scan.lengths for scan in scans])
-        return cls(IndexData([scan.shard for scan in scans], offsets, lengths, faults, verify))
+        return cls(IndexData([scan.shard for scan in scans], offsets, lengths, [scan.faults for scan in scans], verify))
 
     @classmethod
     def open(cls, path: StrPath) -> RecordIndex:
@@ -128,6 +138,7 @@ class RecordIndex:
         Raises:
             StaleIndexError: It is no index file, damaged, or of another version.
             FileNotFoundError: It is missing.
+            OSError: It cannot be read, or is a directory, a pipe or a device.
         """
         return cls(read_index_file(path), os.path.abspath(path))
 
@@ -138,19 +149,25 @@ class RecordIndex:
         """The index of a data set: the one kept from an earlier time if it still fits, else a new one, which is kept.
 
         It is kept in a hidden file beside the first data file, or, where that place cannot be written, in
-        ``torch_tfrecord`` in the user's cache directory. Processes that start together wait for one to build it. The
-        arguments are those of ``build``.
+        ``torch_tfrecord`` in the user's cache directory; one for each choice of ``verify`` and ``on_error``. It fits if
+        it is whole and the data files have the sizes, times and sampled checksums that they had. Processes that start
+        together wait for one to build it. The arguments are those of ``build``.
         """
         from torch_tfrecord.index_cache import load_or_build  # noqa: PLC0415 - it imports this module
 
         return load_or_build(paths, verify=verify, on_error=on_error, progress=progress)
 
     def save(self, path: StrPath) -> None:
-        """Write an index file, in one step: others see the old file or the new one. Raises OSError.
+        """Write an index file, in one step: others see the old file or the new one.
 
         Data files beside or below it are named relative to it, so that they can be moved together.
+
+        Raises:
+            ValueError: The path is one of the data files, or another file that is no index: these are not replaced.
+            OSError: It cannot be written; FileNotFoundError where its directory is missing.
         """
-        write_index_file(path, self._data)
+        self._check_mapped()
+        write_index_file(path, self._absolute_data())
         self.file = os.path.abspath(path)
 
     @functools.cached_property
@@ -163,17 +180,56 @@ class RecordIndex:
             state.update(struct.pack(f"<{len(shard.samples)}I", *shard.samples))
         return state.hexdigest()
 
+    @property
+    def offsets(self) -> Int64s:
+        """int64[records], byte offset of each record's frame in its file."""
+        self._check_mapped()
+        return self._offsets
+
+    @property
+    def lengths(self) -> Int64s:
+        """int64[records], bytes of each record's payload."""
+        self._check_mapped()
+        return self._lengths
+
     def __len__(self) -> int:
-        return len(self.offsets)
+        return self._starts[-1]
 
     def __getitem__(self, record: int) -> RecordLocation:
+        number, shard = self._find(record)
+        self._check_mapped()
+        return RecordLocation(self.paths[shard], int(self._offsets[number]), int(self._lengths[number]))
+
+    def _find(self, record: int) -> tuple[int, int]:
+        """The number of a record counted from 0, and of its shard."""
         number = operator.index(record)
         if number < 0:
             number += len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"record {record} of an index of {len(self):,} records")
-        shard = bisect.bisect_right(self._starts, number) - 1
-        return RecordLocation(self.paths[shard], int(self.offsets[number]), int(self.lengths[number]))
+        return number, bisect.bisect_right(self._starts, number) - 1
+
+    def faults_in(self, shard: int) -> Sequence[RecordFault]:
+        """What was left out of one file, in file order: the part of ``faults`` that belongs to it."""
+        return self._data.faults[shard]
+
+    def record_in_file(self, record: int) -> tuple[int, int]:
+        """Where a record stands among all records of its file.
+
+        Args:
+            record: Record number in the index; negative from the end.
+
+        Returns:
+            The number of its file in ``paths``, and its number in that file, counting those that were left out.
+
+        Raises:
+            IndexError: There is no such record.
+        """
+        number, shard = self._find(record)
+        faults = self.faults_in(shard)
+        offset = self[number].offset if faults else 0
+        left_out = bisect.bisect_left(faults, offset, key=operator.attrgetter("offset"))
+        return shard, number - self._starts[shard] + left_out
 
     def locate(self, ids: Int64s) -> tuple[Int64s | None, Int64s, Int64s]:
         """Where some records lie, as the core wants it.
@@ -186,25 +242,39 @@ class RecordIndex:
 
         Raises:
             IndexError: A number is too large.
+            StaleIndexError: The index file was cut short or written to while it was in use.
         """
-        offsets = self.offsets.take(ids)
-        lengths = self.lengths.take(ids)
+        self._check_mapped()
+        offsets = self._offsets.take(ids)
+        lengths = self._lengths.take(ids)
         shards = None if len(self.paths) == 1 else self._ends.searchsorted(ids, "right")
         return shards, offsets, lengths
+
+    def open_shard(self, shard: int) -> core.File:
+        """Open a data file, wherever the working directory is now, and check it as ``check_shard`` does.
+
+        Raises:
+            FileNotFoundError: It is gone.
+            StaleIndexError: It is not the file that was scanned.
+        """
+        file = open_shard(self.paths[shard], folder=self._folder)
+        self.check_shard(shard, file)
+        return file
 
     def check_shard(self, shard: int, file: core.File) -> None:
         """Check cheaply that an open data file is still the one that was scanned: its size and sampled checksums.
 
+        The first time, what the index says of that file is checked, too: its checksum, and that all records lie inside.
+
         Raises:
-            StaleIndexError: It is not.
+            StaleIndexError: It is not, or the index is damaged.
         """
         expected = self._data.shards[shard]
-        records = slice(self._starts[shard], self._starts[shard + 1])
         with naming(self.paths[shard]):
             size = file.size()
             if size != expected.size:
                 raise self._stale(shard, f"is {size:,} bytes long now and was {expected.size:,}")
-            samples = read_samples(file, self.offsets[records], self.lengths[records])
+            samples = read_samples(file, *self._sound_arrays(shard))
             repaired = self._is_repaired(shard, file)
         if samples != expected.samples:
             raise self._stale(shard, "has other content now than it had")
@@ -213,7 +283,7 @@ class RecordIndex:
 
     def _is_repaired(self, shard: int, file: core.File) -> bool:
         """Whether the first or last damage that was left out of a shard is gone. Such bytes are not sampled."""
-        faults = [fault for fault in self.faults if fault.path == self.paths[shard]]
+        faults = self.faults_in(shard)
         return any(file.scan(fault.offset, 1, 2)[3] is None for fault in (*faults[:1], *faults[-1:]))
 
     def verify(self, *, progress: Progress = False) -> None:
@@ -223,20 +293,22 @@ class RecordIndex:
 
         Raises:
             DataLossError: The first damage, in file order.
-            StaleIndexError: A file holds other records than the index says.
+            StaleIndexError: A file holds other records than the index says, or the index is damaged.
         """
-        known = {(fault.path, fault.offset, fault.reason) for fault in self.faults}
-        scans = _scan(self.paths, 2, skip=True, progress=progress, title="verifying")
+        for shard in range(len(self.paths)):
+            self._sound_arrays(shard)
+        paths = [shard.path for shard in self._absolute_data().shards]
+        scans = _scan(paths, 2, skip=True, progress=progress, title="verifying")
         for shard, scan in enumerate(scans):
             expected = self._data.shards[shard]
+            known = {(fault.offset, fault.reason) for fault in self.faults_in(shard)}
             if scan.shard.size != expected.size:
                 raise self._stale(shard, f"is {scan.shard.size:,} bytes long now and was {expected.size:,}")
             for fault, error in zip(scan.faults, scan.errors, strict=True):
-                if (fault.path, fault.offset, fault.reason) not in known:
+                if (fault.offset, fault.reason) not in known:
                     raise error
-            records = slice(self._starts[shard], self._starts[shard + 1])
-            same = np.array_equal(scan.offsets, self.offsets[records])
-            same = same and np.array_equal(scan.lengths, self.lengths[records])
+            offsets, lengths = self._sound_arrays(shard)
+            same = np.array_equal(scan.offsets, offsets) and np.array_equal(scan.lengths, lengths)
             if not same or scan.shard.samples != expected.samples:
                 raise self._stale(shard, "holds other records now than it did")
 
@@ -248,7 +320,39 @@ class RecordIndex:
     def __reduce__(self) -> tuple[Callable[..., RecordIndex], tuple[Any, ...]]:
         if self.file is not None:
             return _open_pickled, (self.file, self.fingerprint)
-        return RecordIndex, (self._data,)
+        return RecordIndex, (self._absolute_data(),)
+
+    def _absolute_data(self) -> IndexData:
+        """The same with paths that hold in any working directory."""
+        if not self._folder:
+            return self._data
+
+        def absolute(item: Named) -> Named:
+            return dataclasses.replace(item, path=os.path.join(self._folder, item.path))
+
+        shards = list(map(absolute, self._data.shards))
+        faults = [list(map(absolute, of_shard)) for of_shard in self._data.faults]
+        return dataclasses.replace(self._data, shards=shards, faults=faults)
+
+    def _check_mapped(self) -> None:
+        """Before the arrays are touched: raise StaleIndexError if the file behind them was cut short."""
+        if self._data.mapped is not None:
+            self._data.mapped.check()
+
+    def _sound_arrays(self, shard: int) -> tuple[Int64s, Int64s]:
+        """The offsets and lengths of a shard, checked once."""
+        records = slice(self._starts[shard], self._starts[shard + 1])
+        offsets, lengths = self.offsets[records], self.lengths[records]
+        if shard not in self._sound:
+            expected = self._data.shards[shard]
+            problem = problem_of(offsets, lengths, checksums=expected.checksums, size=expected.size)
+            if problem is not None:
+                index = "an index in memory" if self.file is None else self.file
+                raise StaleIndexError(
+                    f"{index}: damaged index file: {problem} (of {self.paths[shard]}): build the index again"
+                )
+            self._sound.add(shard)
+        return offsets, lengths
 
     def _stale(self, shard: int, problem: str) -> StaleIndexError:
         index = "its index" if self.file is None else f"its index {self.file}"

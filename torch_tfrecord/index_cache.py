@@ -7,9 +7,8 @@ import fcntl
 import hashlib
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from torch_tfrecord.errors import StaleIndexError
 from torch_tfrecord.index import RecordIndex, index_verify_level
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
     from torch_tfrecord.index import IndexVerify
     from torch_tfrecord.progress import Progress
 
+_LOCK_SECONDS = 600.0  # how long to wait for a lock, which some other program may hold for ever
+_QUIET_SECONDS = 5.0  # how long to wait before that is logged
+_POLL_SECONDS = 0.05
+
 logger = logging.getLogger(__name__)
 
 
@@ -32,7 +35,8 @@ def load_or_build(paths: Paths, *, verify: IndexVerify, on_error: OnError, progr
     index_verify_level(verify)
     check_on_error(on_error)
     names = expand_paths(paths)
-    places = [place for place in (place_beside(names), place_in_cache(names)) if place is not None]
+    kept = (place_beside(names, verify, on_error), place_in_cache(names, verify, on_error))
+    places = [place for place in kept if place is not None]
     for place in places:
         index = _load(place, names, verify, on_error)
         if index is not None:
@@ -50,7 +54,7 @@ def load_or_build(paths: Paths, *, verify: IndexVerify, on_error: OnError, progr
                 index = _build(names, verify, on_error, progress)
             try:
                 index.save(place)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 logger.info("cannot keep the index at %s: %s", place, error)
             else:
                 return index
@@ -62,16 +66,16 @@ def load_or_build(paths: Paths, *, verify: IndexVerify, on_error: OnError, progr
     return index
 
 
-def place_beside(names: Sequence[str]) -> str:
+def place_beside(names: Sequence[str], verify: IndexVerify = "length", on_error: OnError = "raise") -> str:
     """Where the index of these files goes beside the first of them. It does not change when all are moved together."""
     folder, first = os.path.split(names[0])
     absolute = os.path.abspath(folder)
     listed = "\0".join(portable_path(name, absolute) for name in names)
     # The name is cut, because a longer one could be too long for the file system.
-    return os.path.join(folder, f".{first[:40]}.{_digest(listed)[:8]}{INDEX_SUFFIX}")
+    return os.path.join(folder, f".{first[:40]}.{_digest(listed)[:8]}{_ending(verify, on_error)}")
 
 
-def place_in_cache(names: Sequence[str]) -> str | None:
+def place_in_cache(names: Sequence[str], verify: IndexVerify = "length", on_error: OnError = "raise") -> str | None:
     """Where it goes in the user's cache directory; None where there is none."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache):  # the standard says to ignore such a value
@@ -79,7 +83,12 @@ def place_in_cache(names: Sequence[str]) -> str | None:
     if not os.path.isabs(cache):
         return None
     listed = "\0".join(os.path.abspath(name) for name in names)
-    return os.path.join(cache, "torch_tfrecord", _digest(listed)[:32] + INDEX_SUFFIX)
+    return os.path.join(cache, "torch_tfrecord", _digest(listed)[:32] + _ending(verify, on_error))
+
+
+def _ending(verify: IndexVerify, on_error: OnError) -> str:
+    """How the names of indexes end that are built so: data sets that ask for different ones keep one each."""
+    return ("" if verify == "length" else f".{verify}") + ("" if on_error == "raise" else f".{on_error}") + INDEX_SUFFIX
 
 
 def _digest(text: str) -> str:
@@ -96,6 +105,8 @@ def _load(place: str, names: Sequence[str], verify: IndexVerify, on_error: OnErr
     try:
         index = RecordIndex.open(place)
         fits = _fits(index, names, verify, on_error)
+        if not fits:
+            logger.info("the kept index %s is of other files, times or checks than these", place)
     except FileNotFoundError:
         return None
     except (OSError, StaleIndexError) as error:
@@ -112,11 +123,12 @@ def _fits(index: RecordIndex, names: Sequence[str], verify: IndexVerify, on_erro
     if index.faults and on_error == "raise":
         return False
 
-    def check(shard: int, _: Callable[[int], bool]) -> None:
+    def check(shard: int, _: Callable[[int], bool]) -> bool:
         index.check_shard(shard, open_shard(index.paths[shard]))
+        # The only sign of a file that was rewritten with the same size and the same samples.
+        return os.stat(index.paths[shard]).st_mtime_ns == index.shard_times[shard]
 
-    run_on_shards(check, np.zeros(len(names), np.int64).tolist(), progress=False, title="checking")
-    return True
+    return all(run_on_shards(check, [0] * len(names), progress=False, title="checking"))
 
 
 def _make_writable(folder: str) -> bool:
@@ -130,7 +142,7 @@ def _make_writable(folder: str) -> bool:
 
 @contextlib.contextmanager
 def _folder_lock(folder: str) -> Iterator[None]:
-    """Let one process at a time in, where the file system can do that.
+    """Let one process at a time in, where the file system can do that, or go on without after a long wait.
 
     Only work is saved by it: without the lock several processes build the same index and each renames its own into
     place. The folder itself is locked, because a lock file would have to stay behind in it.
@@ -138,7 +150,7 @@ def _folder_lock(folder: str) -> Iterator[None]:
     descriptor = -1
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _wait_for_lock(descriptor, folder)
     except OSError as error:
         logger.info("%s cannot be locked: %s", folder, error)
     try:
@@ -149,3 +161,22 @@ def _folder_lock(folder: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, folder: str) -> None:
+    began = time.monotonic()
+    told = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = time.monotonic() - began
+        else:
+            return
+        if waited > _LOCK_SECONDS:
+            logger.warning("%s is still locked by another process after %.0f s: going on without", folder, waited)
+            return
+        if waited > _QUIET_SECONDS and not told:
+            told = True
+            logger.warning("waiting for another process, which builds an index in %s or has locked it", folder)
+        time.sleep(_POLL_SECONDS)

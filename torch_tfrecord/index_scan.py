@@ -5,10 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import os
-import stat
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,9 +15,9 @@ import numpy as np
 from torch_tfrecord import sniff
 from torch_tfrecord.errors import CancelledError, DataLossError
 from torch_tfrecord.faults import HEADER_BYTES, NOT_A_TFRECORD, RecordFault, frame_error
-from torch_tfrecord.index_file import Shard, sample_positions
+from torch_tfrecord.index_arrays import array_checksums
+from torch_tfrecord.index_file import Shard, open_regular, sample_positions
 from torch_tfrecord.native import core
-from torch_tfrecord.paths import open_descriptor
 from torch_tfrecord.progress import Progress, ProgressMeter
 
 if TYPE_CHECKING:
@@ -53,17 +51,14 @@ class ShardScan:
     errors: list[TFRecordError]
 
 
-def open_shard(path: str) -> core.File:
-    """Open a data file for reading by position.
+def open_shard(path: str, *, folder: str = "") -> core.File:
+    """Open a data file for reading by position; a relative path starts from ``folder`` where that is given.
 
     Raises:
         IsADirectoryError: The path is a directory.
         OSError: It cannot be opened, or is a pipe or a device, which has no positions.
     """
-    mode = os.stat(path).st_mode  # before it is opened, because opening a pipe waits for its writer
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise OSError(errno.ESPIPE, "a pipe or a device has no index: use read_records to stream it", path)
-    return core.File(open_descriptor(path))
+    return core.File(open_regular(path, "a TFRecord file", folder=folder))
 
 
 @contextlib.contextmanager
@@ -132,9 +127,12 @@ def scan_shard(path: str, verify: int, *, skip: bool, advance: Callable[[int], b
         DataLossError: Damage, without ``skip``; a compressed file or a failed read also with it.
         CancelledError: ``advance`` said so.
     """
-    file = open_shard(path)
+    descriptor = open_regular(path, "a TFRecord file")
+    # Before anything is read: what is written while the scan goes on gets another time.
+    mtime_ns = os.fstat(descriptor).st_mtime_ns
+    file = core.File(descriptor)
     with naming(path):
-        return _scan_file(_Scan(path, file, skip=skip), file, verify, advance)
+        return _scan_file(_Scan(path, file, mtime_ns, skip=skip), file, verify, advance)
 
 
 def _scan_file(scan: _Scan, file: core.File, verify: int, advance: Callable[[int], bool]) -> ShardScan:
@@ -160,9 +158,10 @@ def _scan_file(scan: _Scan, file: core.File, verify: int, advance: Callable[[int
 class _Scan:
     """What a scan of one file has found so far."""
 
-    def __init__(self, path: str, file: core.File, *, skip: bool) -> None:
+    def __init__(self, path: str, file: core.File, mtime_ns: int, *, skip: bool) -> None:
         self._path = path
         self._file = file
+        self._mtime_ns = mtime_ns
         self._skip = skip
         self._pieces: list[tuple[Int64s, Int64s]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         self._frames = 0  # passed so far, those left out included
@@ -213,7 +212,9 @@ class _Scan:
             path=self._path,
             size=size,
             records=len(offsets),
+            mtime_ns=self._mtime_ns,
             lengths_digest=lengths_digest(lengths),
+            checksums=array_checksums(offsets, lengths),
             samples=samples,
         )
         return ShardScan(shard, offsets, lengths, self._faults, self._errors)

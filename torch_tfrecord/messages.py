@@ -41,6 +41,17 @@ _MESSAGES = {
     "Example": {"features": "Features"},
     "SequenceExample": {"context": "Features", "feature_lists": "FeatureLists"},
 }
+_DOCS = {
+    "BytesList": "Strings: ``repeated bytes value``.",
+    "FloatList": "Floats of 32 bits: ``repeated float value``.",
+    "Int64List": "Ints: ``repeated int64 value``.",
+    "Feature": "The values of one feature: one of ``bytes_list``, ``float_list`` and ``int64_list``, or none of them.",
+    "Features": "Features by name: ``map<string, Feature> feature``.",
+    "FeatureList": "One feature over the steps of a sequence: ``repeated Feature feature``.",
+    "FeatureLists": "Lists of features by name: ``map<string, FeatureList> feature_list``.",
+    "Example": "One record, which holds named features: ``Features features``.",
+    "SequenceExample": "One record of a sequence: ``Features context`` of all of it, ``FeatureLists feature_lists``.",
+}
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "bytes": _Field.TYPE_BYTES,
@@ -87,6 +98,10 @@ def _message_classes() -> dict[str, Any]:
     for name in _MESSAGES:
         cls = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.{name}"))
         cls.__module__ = __name__  # so that messages can be pickled, to and from loader workers
+        cls.__doc__ = f"""{_DOCS[name]}
+
+A protobuf message: fields are attributes and arguments by keyword; see SerializeToString(), FromString(), WhichOneof().
+"""
         classes[name] = cls
     return classes
 

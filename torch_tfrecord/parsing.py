@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from torch_tfrecord.batch import Batch
 from torch_tfrecord.decode import Origin, decode
 from torch_tfrecord.plan import compile_features
@@ -40,13 +38,12 @@ def parse_example(serialized: Iterable[bytes], features: Mapping[str, Any]) -> B
     if isinstance(serialized, bytes | bytearray | memoryview | str):
         raise TypeError("parse_example takes a list of serialised Examples; parse_single_example takes one")
     plan = compile_features(features)
-    records = serialized if isinstance(serialized, list | tuple) else list(serialized)
+    records = serialized if isinstance(serialized, list) else list(serialized)
     try:
-        job = plan.decoder.parse(records)
+        return decode(plan, records, lambda row: Origin(row, payload=lambda: records[row]))
     except (TypeError, BufferError):
         _check_serialized(records)
         raise
-    return decode(plan, job, lambda row: Origin(row, payload=lambda: records[row]), np.arange(job.rows))
 
 
 def _check_serialized(records: Sequence[Any]) -> None:

@@ -141,7 +141,7 @@ def _missing(problem: str, name: str, pattern: str) -> FileNotFoundError:
     with contextlib.suppress(OSError, ValueError):
         unfinished = glob.glob(os.path.join(folder, f".{base}.*-????????.tmp"))
     if unfinished:
-        problem += f" (a writer is not closed yet, or was killed: {sorted(unfinished)[0]})"
+        problem += f" (a writer is not closed yet, or was killed: {min(unfinished)})"
     return FileNotFoundError(errno.ENOENT, problem, name)
 
 

@@ -21,6 +21,7 @@ from torch_tfrecord.schema import (
     kind_of,
 )
 
+MAX_ROW_BYTES = 1 << 40  # of one column of one record; the native core refuses more
 RECORD = "record"  # the one column of a plan for whole records
 
 
@@ -103,6 +104,8 @@ def _column(name: str, spec: Feature | RawRecord) -> core.Column:
         return key, kind, core.RAGGED, 0, -1, None
     decode = spec.decode
     nbytes = decode.nbytes if isinstance(decode, DecodeRaw) and -1 not in decode.shape else -1
+    if spec.count * max(8, nbytes) > MAX_ROW_BYTES:
+        raise ValueError(f"features[{name!r}]: a value of {spec!r} would take more than {MAX_ROW_BYTES:,} bytes")
     return key, kind, core.FIXED, spec.count, nbytes, encoded_default(spec)
 
 
@@ -136,8 +139,8 @@ def _sizes(spec: Feature | RawRecord, job: core.Job, i: int, shapes: np.ndarray[
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(specs: tuple[tuple[str, Feature | RawRecord], ...]) -> Plan:
-    return Plan(specs)
+def _compiled(specs: tuple[tuple[str, Feature | RawRecord], ...], defaults: tuple[Any, ...] = ()) -> Plan:  # noqa: ARG001
+    return Plan(specs)  # the defaults are part of the key, because -0.0 equals 0.0
 
 
 def compile_features(features: Mapping[str, Any]) -> Plan:
@@ -147,7 +150,8 @@ def compile_features(features: Mapping[str, Any]) -> Plan:
         ValueError: It is empty.
         TypeError: It holds something else than specs.
     """
-    return _compiled(checked_features(features))
+    specs = checked_features(features)
+    return _compiled(specs, tuple(encoded_default(spec) for _, spec in specs if isinstance(spec, FixedLenFeature)))
 
 
 def record_plan() -> Plan:

@@ -6,12 +6,12 @@ import io
 import itertools
 import os
 import stat
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from torch_tfrecord import sniff
 from torch_tfrecord.faults import HEADER_BYTES, NOT_A_TFRECORD, RecordFault, frame_error, leave_out
 from torch_tfrecord.native import core
-from torch_tfrecord.paths import Paths, expand_paths, open_descriptor
+from torch_tfrecord.paths import Paths, expand_paths, open_descriptor, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Verify: TypeAlias = Literal["none", "length", "all"]
 OnError: TypeAlias = Literal["raise", "skip"]
-Compression: TypeAlias = Literal["auto", "gzip", "zlib"] | None
+Compression: TypeAlias = Literal["auto"] | None
 
 _VERIFY_LEVELS = {"none": 0, "length": 1, "all": 2}
 _CHUNK_BYTES = 1 << 18  # about what a core's own cache holds
@@ -37,7 +37,8 @@ def read_records(
     Files are opened as they are reached. A pipe, or a file that still grows, is read as far as it goes.
 
     Args:
-        paths: A path, a glob pattern, a directory, ``name@N``, or a list of them; see ``expand_paths``.
+        paths: A path, a glob pattern, a directory (the files in it), ``name@N`` (its N shards), or a list of them. What
+            exists is taken literally; names that start with ``.`` or ``_``, and indexes, are left out of the others.
         compression: ``"auto"`` and None read uncompressed files, the only kind that this version reads. A compressed
             file is an error that says so.
         verify: ``"all"`` checks both checksums of each record, ``"length"`` only that of its length, ``"none"`` only
@@ -51,25 +52,29 @@ def read_records(
 
     Raises:
         FileNotFoundError: Nothing is found for one of the paths.
-        ValueError: An argument is none of its choices, or ``compression`` is one that this version does not read.
+        ValueError: An argument is none of its choices.
 
     Example:
-        >>> import os, tempfile
-        >>> from torch_tfrecord.writer import TFRecordWriter
+        >>> import os, tempfile, torch_tfrecord as tfr
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = os.path.join(folder, "a.tfrecord")
-        ...     with TFRecordWriter(path) as writer:
+        ...     with tfr.TFRecordWriter(path) as writer:
         ...         writer.write(b"alpha")
         ...         writer.write(b"beta")
-        ...     list(read_records(path))
+        ...     list(tfr.read_records(path))
         [b'alpha', b'beta']
     """
-    if compression in ("gzip", "zlib"):
-        raise ValueError(f"compression {compression!r} comes in a later version: decompress the files first")
     if compression not in ("auto", None):
-        raise ValueError(f"compression must be 'auto', None, 'gzip' or 'zlib', not {compression!r}")
+        refuse_compression(compression, "'auto' or None")
     check_on_error(on_error)
     return RecordIterator(expand_paths(paths), verify=verify_level(verify), skip=on_error == "skip")
+
+
+def refuse_compression(compression: object, accepted: str) -> NoReturn:
+    """Raise ValueError for a compression that this version has not, however it is spelled."""
+    if isinstance(compression, str) and compression.lower() in ("gzip", "zlib"):
+        raise ValueError(f"compression {compression!r} comes in a later version: it must be {accepted} in this one")
+    raise ValueError(f"compression must be {accepted}, not {compression!r}")
 
 
 def verify_level(verify: str) -> int:
@@ -94,8 +99,10 @@ class RecordIterator:
 
     def __init__(self, paths: list[str], *, verify: int, skip: bool) -> None:
         self.faults: list[RecordFault] = []
+        self._paths = paths
+        self._closed = False
         # Not a method's generator: it would refer back here, and a dropped iterator would keep its file open for long.
-        self._pieces = _read_all(paths, verify, skip, self.faults)
+        self._pieces = _read_all(paths, working_folder(paths), verify, skip, self.faults)
         # Chained in C, because a Python frame for each record would cost more than reading it.
         self._payloads = itertools.chain.from_iterable(self._pieces)
 
@@ -111,24 +118,33 @@ class RecordIterator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        files = f"{len(self._paths):,} file{'s' * (len(self._paths) != 1)}"
+        more = ", ..." if len(self._paths) > 1 else ""
+        left_out = f"; {len(self.faults):,} damaged places left out so far" if self.faults else ""
+        state = "; closed" if self._closed else ""
+        return f"RecordIterator(records of {files}: {self._paths[0]}{more}{left_out}{state})"
+
     def close(self) -> None:
         """Close the file that is open, if any, and end the iterator."""
+        self._closed = True
         self._pieces.close()
         self._payloads = itertools.chain()
 
 
 def _read_all(
-    paths: list[str], verify: int, skip: bool, faults: list[RecordFault]
+    paths: list[str], folder: str, verify: int, skip: bool, faults: list[RecordFault]
 ) -> Generator[list[bytes], None, None]:
     for path in paths:
-        yield from _FileReader(path, verify, skip=skip, faults=faults).pieces()
+        yield from _FileReader(path, folder, verify, skip=skip, faults=faults).pieces()
 
 
 class _FileReader:
     """Reads one file through a buffer that always starts at a frame."""
 
-    def __init__(self, path: str, verify: int, *, skip: bool, faults: list[RecordFault]) -> None:
+    def __init__(self, path: str, folder: str, verify: int, *, skip: bool, faults: list[RecordFault]) -> None:
         self._path = path
+        self._folder = folder  # that a relative path starts from
         self._verify = verify
         self._skip = skip
         self._faults = faults
@@ -140,7 +156,7 @@ class _FileReader:
 
     def pieces(self) -> Generator[list[bytes], None, None]:
         """Yield lists of payloads."""
-        with io.FileIO(open_descriptor(self._path)) as file:
+        with io.FileIO(open_descriptor(self._path, folder=self._folder)) as file:
             while self._filled < HEADER_BYTES and not self._ended:
                 self._read(file)
             if self._filled and self._is_something_else(file):

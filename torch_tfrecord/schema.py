@@ -6,15 +6,13 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
 
-# The three dtypes that an Example can hold. ``bytes`` stands for strings: torch has no string tensor.
-DType: TypeAlias = "torch.dtype | type[bytes]"
+from torch_tfrecord.dtypes import KINDS, DType, checked_dtype, is_dtype, name_of
 
-_KINDS: dict[Any, int] = {bytes: 1, torch.float32: 2, torch.int64: 3}
 _NUMPY: dict[Any, str] = {torch.float32: "<f4", torch.int64: "<i8"}
 
 # Types that DecodeRaw can make, with their size in bytes, and the size of the unit whose bytes big-endian data swaps.
@@ -41,6 +39,8 @@ def _checked_shape(shape: Any, owner: str, *, unknown: int = 0) -> tuple[int, ..
     """Normalise a shape; at most ``unknown`` of its sizes may be -1."""
     if shape is None:
         raise ValueError(f"{owner}: shape is None; give a shape such as () for one value or (28, 28)")
+    if isinstance(shape, str | bytes) or not isinstance(shape, Sequence | np.ndarray | SupportsIndex):
+        raise TypeError(f"{owner}: shape is {shape!r}, not a tuple of ints such as (), for one value, or (28, 28)")
     sizes = shape if isinstance(shape, Sequence | torch.Size | np.ndarray) else (shape,)
     result = []
     for size in sizes:
@@ -52,18 +52,6 @@ def _checked_shape(shape: Any, owner: str, *, unknown: int = 0) -> tuple[int, ..
                 raise ValueError(f"{owner}: shape {tuple(sizes)} is not fully known; {advice}")
         result.append(number)
     return tuple(result)
-
-
-def _checked_dtype(dtype: Any, owner: str) -> DType:
-    if dtype is str:
-        dtype = bytes
-    if dtype not in _KINDS:
-        advice = "decode= turns bytes into other types, and .to() casts tensors"
-        raise ValueError(
-            f"{owner}: dtype {dtype} is not torch.float32, torch.int64 or bytes, which an Example holds; {advice}"
-        )
-    result: DType = dtype
-    return result
 
 
 def _checked_key(key: Any, owner: str) -> str | None:
@@ -97,8 +85,14 @@ class DecodeRaw:
     little_endian: bool = True
 
     def __init__(self, dtype: torch.dtype, shape: Any, *, little_endian: bool = True) -> None:
+        if is_dtype(shape) or isinstance(dtype, tuple | list):
+            raise TypeError(f"DecodeRaw: takes the dtype first, then the shape, not ({dtype!r}, {shape!r})")
         if dtype not in _RAW_TYPES:
-            raise ValueError(f"DecodeRaw: dtype {dtype} is not a plain torch number type")
+            named = getattr(torch, name_of(dtype), None)
+            python: dict[Any, torch.dtype] = {int: torch.int64, float: torch.float64}
+            meant = python.get(dtype, named)
+            advice = f"; say {meant}" if meant in _RAW_TYPES else ", such as torch.uint8"
+            raise ValueError(f"DecodeRaw: dtype {dtype!r} is not a plain torch number type{advice}")
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "shape", _checked_shape(shape, "DecodeRaw", unknown=1))
         object.__setattr__(self, "little_endian", bool(little_endian))
@@ -190,7 +184,8 @@ class FixedLenFeature:
     Args:
         shape: Shape of one record's value, fully known; ``()`` is a scalar. The number of values must equal its
             product.
-        dtype: ``torch.float32``, ``torch.int64`` or ``bytes``. Nothing is converted.
+        dtype: ``torch.float32``, ``torch.int64`` or ``bytes``. Nothing is converted. ``str`` means ``bytes``, too:
+            values arrive as ``bytes``, and ``.decode()`` makes text of them.
         default_value: Value of a record where the feature is absent or has no kind, with exactly the shape's number of
             values (a scalar is not repeated). None: such a record is an error. A list that is set, but empty, is never
             replaced by the default.
@@ -219,9 +214,11 @@ class FixedLenFeature:
         decode: DecodeRaw | DecodeImage | None = None,
         key: str | None = None,
     ) -> None:
+        if is_dtype(shape) or isinstance(dtype, tuple | list):
+            raise TypeError(f"FixedLenFeature: takes the shape first, then the dtype, not ({shape!r}, {dtype!r})")
         set_field = object.__setattr__
         set_field(self, "shape", _checked_shape(shape, "FixedLenFeature"))
-        set_field(self, "dtype", _checked_dtype(dtype, "FixedLenFeature"))
+        set_field(self, "dtype", checked_dtype(dtype, "FixedLenFeature"))
         set_field(self, "key", _checked_key(key, "FixedLenFeature"))
         if decode is not None and self.dtype is not bytes:
             raise ValueError(f"FixedLenFeature: decode= is for dtype bytes, not {self.dtype}")
@@ -257,7 +254,7 @@ class VarLenFeature:
     """A feature with any number of values, none where it is absent. A batch of it is a `Ragged`.
 
     Args:
-        dtype: ``torch.float32``, ``torch.int64`` or ``bytes``.
+        dtype: ``torch.float32``, ``torch.int64`` or ``bytes``. ``str`` means ``bytes``, too.
         key: The feature's name in the file, where it differs from the column's.
 
     Example:
@@ -273,7 +270,7 @@ class VarLenFeature:
     key: str | None = None
 
     def __init__(self, dtype: Any, *, key: str | None = None) -> None:
-        object.__setattr__(self, "dtype", _checked_dtype(dtype, "VarLenFeature"))
+        object.__setattr__(self, "dtype", checked_dtype(dtype, "VarLenFeature"))
         object.__setattr__(self, "key", _checked_key(key, "VarLenFeature"))
 
     def __repr__(self) -> str:
@@ -302,7 +299,7 @@ class Schema(dict[str, Feature]):
 
 def kind_of(dtype: DType) -> int:
     """The number of a dtype's list in the ``Feature`` message: 1 bytes, 2 float32, 3 int64."""
-    return _KINDS[dtype]
+    return KINDS[dtype]
 
 
 def checked_features(features: Mapping[str, Any]) -> tuple[tuple[str, Feature], ...]:

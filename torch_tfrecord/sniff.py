@@ -107,13 +107,14 @@ def is_sequence_example(payload: bytes) -> bool:
     Both have their features, or context, in field 1; field 2 tells.
     """
     at = 0
-    while payload[at : at + 1] == b"\x0a":  # most records hold nothing else: step over it
+    while payload[at : at + 1] == b"\x0a":  # field 1. Most records hold nothing else, so this is quick
         size = shift = 0
-        for at in range(at + 1, len(payload)):
+        more = True
+        while more:
+            at += 1
             size |= (payload[at] & 127) << shift
             shift += 7
-            if payload[at] < 128:
-                break
+            more = payload[at] > 127
         at += 1 + size
     if at >= len(payload):
         return False

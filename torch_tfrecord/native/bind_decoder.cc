@@ -119,7 +119,33 @@ void check_placements(const Job& job, const std::vector<Placement>& placements, 
   }
 }
 
+// One call at a time: a job is not for several threads. Made under the GIL.
+class Busy {
+ public:
+  explicit Busy(Job& job) : job_(job) {
+    if (job.busy.exchange(true)) throw py::value_error("this job is at work in another thread");
+  }
+  ~Busy() { job_.busy = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  Job& job_;
+};
+
+py::object measure(Job& job, int threads) {
+  const Busy busy(job);
+  if (job.measured()) throw py::value_error("measure was called twice");
+  Fault fault;
+  {
+    const WithoutGil release;
+    fault = job.measure(threads);
+  }
+  return to_python(fault);
+}
+
 py::object fill(Job& job, const py::object& arena, const Int64s& numbers, int threads) {
+  const Busy busy(job);
   const size_t columns = job.schema().columns.size();
   if (static_cast<size_t>(numbers.size()) != 3 * columns) throw py::value_error("placements are three numbers a column");
   if (!job.sized() && !job.measured()) throw py::value_error("measure comes before fill");
@@ -130,7 +156,7 @@ py::object fill(Job& job, const py::object& arena, const Int64s& numbers, int th
   check_placements(job, placements, view.size());
   Fault fault;
   {
-    py::gil_scoped_release release;
+    const WithoutGil release;
     fault = job.fill(view.writable(), placements, threads);
   }
   return to_python(fault);
@@ -209,18 +235,7 @@ void bind_decoder(py::module_& module) {
   py::class_<Job>(module, "Job")
       .def_property_readonly("rows", &Job::rows)
       .def_property_readonly("sized", &Job::sized)
-      .def(
-          "measure",
-          [](Job& job, int threads) {
-            if (job.measured()) throw py::value_error("measure was called twice");
-            Fault fault;
-            {
-              py::gil_scoped_release release;
-              fault = job.measure(threads);
-            }
-            return to_python(fault);
-          },
-          py::arg("num_threads"))
+      .def("measure", &measure, py::arg("num_threads"))
       .def(
           "num_values",
           [](const Job& job, int64_t column) {

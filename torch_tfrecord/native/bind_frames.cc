@@ -26,7 +26,7 @@ constexpr int64_t kReleaseBytes = 32 * 1024;
 template <typename Work>
 auto without_gil(int64_t bytes, Work work) {
   if (bytes < kReleaseBytes) return work();
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   return work();
 }
 
@@ -130,7 +130,7 @@ py::bytes file_read(const File& file, int64_t offset, int64_t size) {
   uint8_t* out = data_of(content);
   int64_t got;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     got = file.read(offset, out, size);
   }
   if (got < 0) raise_os_error(-got);
@@ -146,7 +146,7 @@ py::tuple file_scan(const File& file, int64_t offset, int64_t max_bytes, int ver
   }
   Frames frames;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     frames = scan_frames(file, offset, max_bytes, verify);
   }
   return py::make_tuple(to_python(std::move(frames.offsets)), to_python(std::move(frames.lengths)), frames.end,
@@ -210,13 +210,13 @@ py::tuple encode_batch(const py::iterable& columns, int64_t rows, bool framed) {
   for (const py::handle fields : columns) plan.push_back(encode_column(fields.cast<py::tuple>(), views));
   std::vector<int64_t> offsets;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     offsets = plan_examples(plan, rows, framed);
   }
   py::bytes whole = new_bytes(offsets.back());
   uint8_t* out = data_of(whole);
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     write_examples(plan, offsets, framed, out);
   }
   return py::make_tuple(whole, to_python(std::move(offsets)));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kMaxKept = int64_t{64} << 20;  // bytes in the free list
+constexpr size_t kMaxBlocks = 256;               // blocks in it, since they are searched one by one
 
 // Sizes are rounded up to one of eight steps between powers of two, so that batches of nearly the same size share
 // blocks and no more than an eighth is wasted.
@@ -24,6 +25,8 @@ int64_t round_up(int64_t size) {
 
 class FreeList {
  public:
+  FreeList() { kept_.reserve(kMaxBlocks + 1); }
+
   uint8_t* take(int64_t capacity) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto it = kept_.rbegin(); it != kept_.rend(); ++it) {  // the last one in is the warmest
@@ -42,7 +45,7 @@ class FreeList {
     kept_.push_back({data, capacity});
     bytes_ += capacity;
     size_t oldest = 0;
-    for (; bytes_ > kMaxKept; ++oldest) {
+    for (; bytes_ > kMaxKept || kept_.size() - oldest > kMaxBlocks; ++oldest) {
       bytes_ -= kept_[oldest].capacity;
       std::free(kept_[oldest].data);
     }

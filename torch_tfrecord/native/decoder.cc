@@ -41,7 +41,7 @@ class Job::Task {
     } else {
       uint8_t* buffer;
       if (job_.raw_ != nullptr) {
-        buffer = job_.raw_->data() + job_.raw_offsets_[at(chunk.begin)];
+        buffer = job_.raw_->data() + job_.raw_offsets_[at(chunk.begin)] + chunk.shift;
       } else {
         scratch = std::make_unique<Block>(job_.raw_offsets_[at(chunk.end)] - job_.raw_offsets_[at(chunk.begin)] + kSlack);
         buffer = scratch->data();
@@ -238,7 +238,7 @@ std::vector<Job::Chunk> Job::chunks(int64_t rows, int threads) const {
     do {
       ++row;
     } while (row < rows && raw_offsets_[static_cast<size_t>(row) + 1] <= limit);
-    chunks.push_back({begin, row});
+    chunks.push_back({begin, row, static_cast<int64_t>(chunks.size()) * kSlack});
   }
   return chunks;
 }
@@ -258,7 +258,8 @@ Fault Job::measure(int threads) {
   if (measured_) throw std::invalid_argument("measure was called twice");
   const int64_t rows = fetchable();
   if (!in_memory_) {
-    raw_ = std::make_unique<Block>(raw_offsets_[static_cast<size_t>(rows)] + kSlack);
+    const auto slack = static_cast<int64_t>(chunks(rows, threads).size()) * kSlack;
+    raw_ = std::make_unique<Block>(raw_offsets_[static_cast<size_t>(rows)] + slack + kSlack);
   }
   slots_.resize(static_cast<size_t>(rows_ * schema_->names.size()));
   for (const Column& column : schema_->columns) {

@@ -36,12 +36,15 @@ class Job {
   // After measure.
   std::vector<Range> values(size_t column) const;
 
+  std::atomic<bool> busy{false};  // for callers from several threads: whether measure or fill is at work
+
   int64_t num_defaulted() const { return num_defaulted_; }
   int64_t num_duplicates() const { return num_duplicates_; }
 
  private:
   struct Chunk {
     int64_t begin, end;  // rows
+    int64_t shift;       // bytes between chunks that stand in raw_ before it: a walk reads into the slack of its own
   };
   class Task;
 

@@ -127,21 +127,35 @@ bool walk_feature(Wire& wire, Range entry, const std::vector<Range>& values, std
   return true;
 }
 
-// Calls visit(Piece) for each list message that counts in a slot of form kList or kEntry.
+// Calls visit(wire, bytes) for each value, or packed run of values, of a slot of form kList or kEntry. `single` is the tag
+// of one value; tag_of(1, 2) is that of a packed run, or of a bytes value. Everything was checked by the walk.
 template <class Visit>
-void for_each_piece(const Slot& slot, Visit visit) {
-  if (slot.form == Form::kList) {
-    visit(Piece{slot.kind, slot.data});
-    return;
-  }
-  Fault none;  // everything was checked by the walk
+void for_each_value(const Slot& slot, uint32_t single, Visit visit) {
+  Fault none;
   Wire wire(slot.data.begin, none);
-  Range name;
-  std::vector<Range> values;
-  std::vector<Piece> pieces;
-  Slot again;
-  if (split_entry(wire, slot.data, name, values) && walk_feature(wire, slot.data, values, pieces, again)) {
-    std::for_each(pieces.begin(), pieces.end(), visit);
+  std::vector<Piece> pieces{{slot.kind, slot.data}};
+  if (slot.form == Form::kEntry) {
+    Range name;
+    std::vector<Range> values;
+    Slot again;
+    if (!split_entry(wire, slot.data, name, values) || !walk_feature(wire, slot.data, values, pieces, again)) return;
+  }
+  for (const Piece& piece : pieces) {
+    const uint8_t* p = piece.list.begin;
+    while (p < piece.list.end) {
+      const uint8_t* at = p;
+      uint32_t tag;
+      if (!wire.tag(p, piece.list.end, tag)) return;
+      Range content{p, p};
+      if (tag == tag_of(1, 2)) {
+        if (!wire.bytes(p, piece.list.end, content)) return;
+      } else {
+        if (!wire.skip(p, piece.list.end, tag, at)) return;
+        if (tag != single) continue;
+        content.end = p;
+      }
+      visit(wire, content);
+    }
   }
 }
 
@@ -326,53 +340,21 @@ void copy_int64s(const Slot& slot, int64_t* out) {
     }
     return;
   }
-  for_each_piece(slot, [&out](Piece piece) {
-    Fault none;
-    Wire wire(piece.list.begin, none);
-    for (const uint8_t* p = piece.list.begin; p < piece.list.end;) {
-      const uint8_t* at = p;
-      uint32_t tag;
-      uint64_t value;
-      Range run;
-      if (!wire.tag(p, piece.list.end, tag)) return;
-      if (tag == tag_of(1, 2)) {
-        if (!wire.bytes(p, piece.list.end, run)) return;
-        const uint8_t* q = run.begin;
-        while (q < run.end && wire.varint(q, run.end, value)) *out++ = static_cast<int64_t>(value);
-      } else if (tag == tag_of(1, 0)) {
-        if (!wire.varint(p, piece.list.end, value)) return;
-        *out++ = static_cast<int64_t>(value);
-      } else if (!wire.skip(p, piece.list.end, tag, at)) {
-        return;
-      }
+  for_each_value(slot, tag_of(1, 0), [&out](Wire& wire, Range run) {
+    uint64_t value;
+    for (const uint8_t* p = run.begin; p < run.end && wire.varint(p, run.end, value);) {
+      *out++ = static_cast<int64_t>(value);
     }
   });
 }
 
 void copy_floats(const Slot& slot, uint8_t* out) {
-  if (slot.form == Form::kPacked) {
-    std::memcpy(out, slot.data.begin, static_cast<size_t>(slot.data.size()));
-    return;
-  }
-  for_each_piece(slot, [&out](Piece piece) {
-    Fault none;
-    Wire wire(piece.list.begin, none);
-    for (const uint8_t* p = piece.list.begin; p < piece.list.end;) {
-      const uint8_t* at = p;
-      uint32_t tag;
-      Range run;
-      if (!wire.tag(p, piece.list.end, tag)) return;
-      if (tag == tag_of(1, 2)) {
-        if (!wire.bytes(p, piece.list.end, run)) return;
-      } else {
-        if (!wire.skip(p, piece.list.end, tag, at)) return;
-        if (tag != tag_of(1, 5)) continue;
-        run = {p - 4, p};
-      }
-      std::memcpy(out, run.begin, static_cast<size_t>(run.size()));
-      out += run.size();
-    }
-  });
+  const auto copy = [&out](Wire&, Range run) {
+    if (run.size() > 0) std::memcpy(out, run.begin, static_cast<size_t>(run.size()));
+    out += run.size();
+  };
+  if (slot.form != Form::kPacked) return for_each_value(slot, tag_of(1, 5), copy);
+  if (slot.data.size() > 0) std::memcpy(out, slot.data.begin, static_cast<size_t>(slot.data.size()));
 }
 
 void list_bytes(const Slot& slot, std::vector<Range>& values) {
@@ -381,22 +363,7 @@ void list_bytes(const Slot& slot, std::vector<Range>& values) {
     values.push_back(slot.data);
     return;
   }
-  for_each_piece(slot, [&values](Piece piece) {
-    Fault none;
-    Wire wire(piece.list.begin, none);
-    for (const uint8_t* p = piece.list.begin; p < piece.list.end;) {
-      const uint8_t* at = p;
-      uint32_t tag;
-      Range value;
-      if (!wire.tag(p, piece.list.end, tag)) return;
-      if (tag == tag_of(1, 2)) {
-        if (!wire.bytes(p, piece.list.end, value)) return;
-        values.push_back(value);
-      } else if (!wire.skip(p, piece.list.end, tag, at)) {
-        return;
-      }
-    }
-  });
+  for_each_value(slot, tag_of(1, 2), [&values](Wire&, Range value) { values.push_back(value); });
 }
 
 }  // namespace tfr

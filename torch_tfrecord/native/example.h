@@ -84,11 +84,9 @@ struct Described {
 // All features in the order in which their names first occur. Checks everything inside.
 bool describe_example(Range record, std::vector<Described>& features, Fault& fault);
 
-// Writes a slot's values, which walk_example has checked.
+// Writes a slot's values, which the walk has checked.
 void copy_int64s(const Slot& slot, int64_t* out);
 void copy_floats(const Slot& slot, uint8_t* out);
-// Values end to end at `out`; where each begins, counted from `start`, at `offsets` (left out if nullptr).
-void copy_bytes(const Slot& slot, uint8_t* out, int64_t start, int64_t* offsets);
 // The ranges of a slot's bytes values.
 void list_bytes(const Slot& slot, std::vector<Range>& values);
 

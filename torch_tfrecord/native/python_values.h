@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,26 @@ class BufferView {
 
  private:
   Py_buffer view_;
+};
+
+// Lets other Python threads run as long as it lives. A thread that comes back when the interpreter has ended is ended by
+// Python (before 3.14) by unwinding its stack, which C++ would answer by aborting the process: so it is stopped here, and
+// waits for the end of the process, as Python 3.14 has threads do.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      while (true) pause();
+    }
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* const state_;
 };
 
 inline pybind11::object to_python(const Fault& fault) {
