@@ -62,14 +62,26 @@ def test_collate_of_rows_that_differ() -> None:
 
 def test_collate_of_rows_that_a_transform_changed() -> None:
     def changed(values: dict[str, Any]) -> Row:
-        return Row(values, FEATURES, exact=False)
+        return Row(values, FEATURES, values)
 
     stacked = tfr.collate([changed({"blob": torch.full((2, 2), i), "tokens": torch.zeros(2, 2)}) for i in range(3)])
     assert stacked["blob"].shape == stacked["tokens"].shape == (3, 2, 2)
-    ragged = tfr.collate([changed({"blob": torch.zeros(i, 2), "name": "text", "words": 3.5}) for i in range(2)])
-    assert [row.shape for row in ragged["blob"]] == [(0, 2), (1, 2)]
-    assert ragged["name"] == ["text", "text"]
-    assert ragged["words"].tolist() == [3.5, 3.5]
+    others = tfr.collate([changed({"name": "text", "words": 3.5}) for _ in range(2)])
+    assert others["name"] == ["text", "text"]
+    assert others["words"].tolist() == [3.5, 3.5]
+    with pytest.raises(RuntimeError, match="tensors of column 'blob' differ in shape"):
+        tfr.collate([changed({"blob": torch.zeros(i, 2)}) for i in range(2)])
+
+
+@pytest.mark.parametrize("sizes", [[2], [2, 2], [1, 3]])
+def test_the_type_of_a_column_does_not_depend_on_its_values(sizes: list[int]) -> None:
+    """Values of any shape stay ragged where a transform left them as they were, and are stacked where it made them."""
+    kept = [Row({"blob": torch.ones(size, 2), "new": torch.ones(2)}, FEATURES, ["new"]) for size in sizes]
+    batch = tfr.collate(kept)
+    assert type(batch["blob"]) is tfr.Ragged
+    assert [list(batch["blob"][i].shape) for i in range(len(sizes))] == [[size, 2] for size in sizes]
+    made = [Row({"blob": torch.ones(3, 2)}, FEATURES, ["blob"]) for _ in sizes]
+    assert tfr.collate(made)["blob"].shape == (len(sizes), 3, 2)
 
 
 # --- records inside of other things -----------------------------------------------------------------------------------
@@ -103,7 +115,7 @@ def test_records_beside_other_things() -> None:
     assert type(inner) is dict
     assert content(inner["record"]) == expected()
     assert inner["id"].tolist() == [0, 1, 2, 3, 4]
-    views = tfr.collate([Row({"one": row, "two": (row, 1)}, FEATURES, exact=False) for row in each()])
+    views = tfr.collate([Row({"one": row, "two": (row, 1)}, FEATURES, ["one", "two"]) for row in each()])
     assert content(views["one"]) == content(views["two"][0]) == expected()
 
 
@@ -133,12 +145,12 @@ def test_records_in_things_that_differ() -> None:
 
 
 def test_tensors_that_cannot_be_stacked_are_named() -> None:
-    rows = [Row({"new": torch.zeros(i)}, FEATURES, exact=False) for i in range(3)]
+    rows = [Row({"new": torch.zeros(i)}, FEATURES, ["new"]) for i in range(3)]
     with pytest.raises(RuntimeError, match=r"collate: tensors of column 'new' differ in shape .*; pad them"):
         tfr.collate(rows)
     with pytest.raises(RuntimeError, match=r"collate: tensors of column 'label' differ in shape"):
-        tfr.collate([Row({"label": torch.zeros(i)}, FEATURES, exact=False) for i in range(3)])
+        tfr.collate([Row({"label": torch.zeros(i)}, FEATURES, ["label", "tokens"]) for i in range(3)])
     with pytest.raises(RuntimeError, match=r"collate: tensors of column 'tokens' differ in shape"):
-        tfr.collate([Row({"tokens": torch.zeros(i, 2)}, FEATURES, exact=False) for i in range(3)])
+        tfr.collate([Row({"tokens": torch.zeros(i, 2)}, FEATURES, ["label", "tokens"]) for i in range(3)])
     with pytest.raises(RuntimeError, match=r"collate: tensors of the records differ in shape"):
         tfr.collate([(torch.zeros(i), 1) for i in range(3)])

@@ -208,7 +208,7 @@ def test_kept_index_that_left_damage_out_is_not_used_where_damage_shall_raise(pa
         assert len(strict) == COUNT
         with pytest.raises(tfr.DataLossError, match=f"{path}: record 2 at byte"):
             strict[2]
-    with pytest.raises(ValueError, match='on_error is \'ignore\', not "raise" or "skip"'):
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip', not 'ignore'"):
         tfr.TFRecordDataset(path, FEATURES, on_error="ignore")
 
 

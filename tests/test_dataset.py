@@ -250,7 +250,7 @@ def test_lists_of_indices(path: str) -> None:
 
 
 def test_options_are_checked(path: str) -> None:
-    with pytest.raises(ValueError, match='verify is \'crc\', not "all", "length" or "none"'):
+    with pytest.raises(ValueError, match="verify must be one of 'none', 'length', 'all', not 'crc'"):
         tfr.TFRecordDataset(path, ID, verify="crc")
     with pytest.raises(TypeError, match="not a dict of specs, a callable or None"):
         tfr.TFRecordDataset(path, ["id"])  # type: ignore[arg-type]

@@ -75,6 +75,28 @@ def test_stale_index_is_refused(tmp_path: Path, change: Callable[[str], None]) -
         assert ids(tfr.TFRecordDataset(path, ID)) == list(range(10, 20))  # the kept index is not used either
 
 
+def test_index_file_cut_short_while_it_is_in_use(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", 70_000)
+    tfr.TFRecordDataset(path, ID)
+    dataset = tfr.TFRecordDataset(path, ID)  # with the kept index, which is so large that it is mapped
+    assert dataset[69_999]["id"] == 69_999
+    os.truncate(str(dataset.index.file), 4096)
+    with pytest.raises(tfr.StaleIndexError, match=f"{dataset.index.file}: the index file had .* and has 4,096 now"):
+        dataset[69_999]
+    assert tfr.TFRecordDataset(path, ID)[69_999]["id"] == 69_999  # built anew
+
+
+def test_data_sets_of_different_choices_keep_indexes_of_their_own(path: str, tmp_path: Path) -> None:
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    for _ in range(2):
+        kept = [tfr.TFRecordDataset(path, ID, on_error=choice).index.file for choice in ("raise", "skip")]
+        stamps = [os.stat(str(file)).st_mtime_ns for file in kept]
+    assert len(set(kept)) == 2
+    assert [os.stat(str(file)).st_mtime_ns for file in kept] == stamps
+    assert sorted(map(str, tmp_path.glob(".*"))) == sorted(map(str, kept))
+
+
 # --- files that change while they are read ----------------------------------------------------------------------------
 
 

@@ -252,12 +252,37 @@ def test_wrong_choice(path: Path, argument: Any) -> None:
 
 def test_what_has_no_positions(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="a pipe or a device has no index"):
+    with pytest.raises(OSError, match="a pipe or a device stands where a TFRecord file is expected"):
         RecordIndex.build(tmp_path / "pipe")
     with pytest.raises(IsADirectoryError):
         open_shard(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         RecordIndex.build(tmp_path / "no")
+
+
+def test_faults_of_a_path_that_is_given_twice(tmp_path: Path) -> None:
+    whole = frames(PAYLOADS)
+    bad, good = tmp_path / "bad", write_file(tmp_path / "good", PAYLOADS)
+    bad.write_bytes(flip(flip(whole, 12), 49) + b"tail")  # payloads 0 and 2, and the end
+    index = RecordIndex.build([bad, good, bad], verify="all", on_error="skip")
+    index.save(tmp_path / "i.tfrindex")
+    for found in (index, RecordIndex.open(tmp_path / "i.tfrindex"), pickle.loads(pickle.dumps(index))):
+        assert found.shard_sizes.tolist() == [2, 4, 2]
+        assert [[fault.record for fault in found.faults_in(shard)] for shard in range(3)] == [[0, 2, 4], [], [0, 2, 4]]
+        assert found.faults == (*found.faults_in(0), *found.faults_in(2))
+        places = [found.record_in_file(record) for record in range(8)]
+        assert places == [(0, 1), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (2, 3)]
+        assert found.record_in_file(-1) == (2, 3)
+        found.verify()
+        found.open_shard(2)
+    with pytest.raises(IndexError, match="record 8 of an index of 8 records"):
+        index.record_in_file(8)
+    bad.write_bytes(flip(whole, 12) + b"tail")
+    index.open_shard(0)  # the first and the last fault are still there
+    bad.write_bytes(flip(whole, 49) + b"tail")
+    for shard in (0, 2):
+        with pytest.raises(StaleIndexError, match="is whole now where it was damaged"):
+            index.open_shard(shard)
 
 
 # --- files of it ---

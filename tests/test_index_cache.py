@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from record_files import PAYLOADS, frames, write_file
+from record_files import PAYLOADS, flip, frames, write_file
 
+from torch_tfrecord import index_cache
 from torch_tfrecord.errors import DataLossError
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.index_cache import place_beside, place_in_cache
@@ -30,6 +32,14 @@ def data(tmp_path: Path) -> Path:
     for number in range(3):
         write_file(folder / f"t-{number:05d}-of-00003", PAYLOADS[: number + 1])
     return folder
+
+
+CHOICES: list[tuple[Literal["length", "all"], Literal["raise", "skip"]]] = [
+    ("length", "raise"),
+    ("all", "raise"),
+    ("length", "skip"),
+    ("all", "skip"),
+]
 
 
 def kept(folder: Path) -> list[str]:
@@ -96,11 +106,49 @@ def test_changed_data_are_scanned_again(data: Path, change: str, caplog: pytest.
     assert number_of_builds(caplog) == 2
 
 
-def test_touched_data_are_not(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    RecordIndex.load_or_build(data)
-    os.utime(data / "t-00000-of-00003", (1, 1))
-    RecordIndex.load_or_build(data)
-    assert number_of_builds(caplog) == 1
+@pytest.mark.parametrize("time_ns", [1, -1, 1_700_000_000_123_456_789])
+def test_touched_data_are_scanned_once_more(data: Path, time_ns: int, caplog: pytest.LogCaptureFixture) -> None:
+    before = RecordIndex.load_or_build(data)
+    os.utime(data / "t-00001-of-00003", ns=(time_ns, time_ns))
+    for _ in range(3):
+        after = RecordIndex.load_or_build(data)
+        assert number_of_builds(caplog) == 2
+    assert after.fingerprint == before.fingerprint
+    before.open_shard(1)  # an index that somebody gives is not compared with times
+    assert kept(data) == [os.path.basename(str(after.file))]
+
+
+def test_other_boundaries_between_the_samples(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Size, number of records and all samples are what they were: only the time tells."""
+    payloads = [bytes([number]) * 20 for number in range(100)]
+    path = write_file(tmp_path / "a", payloads)
+    RecordIndex.load_or_build(path)
+    os.utime(path, (1, 1))
+    before = RecordIndex.load_or_build(path)
+    payloads[1], payloads[2] = b"x" * 15, b"y" * 25
+    write_file(tmp_path / "a", payloads)
+    before.open_shard(0)  # not noticed
+    after = RecordIndex.load_or_build(path)
+    assert after.lengths[:4].tolist() == [20, 15, 25, 20]
+    assert after.fingerprint != before.fingerprint
+    assert number_of_builds(caplog) == 3
+
+
+def test_damage_in_the_arrays_is_healed(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index = RecordIndex.load_or_build(data)
+    whole = Path(str(index.file)).read_bytes()
+    for number, position in enumerate((len(whole) - 1, len(whole) - 96), 2):
+        Path(str(index.file)).write_bytes(flip(whole, position))
+        assert RecordIndex.load_or_build(data)[5] == index[5]
+        assert number_of_builds(caplog) == number
+        assert Path(str(index.file)).read_bytes() == whole
+
+
+def test_a_pipe_in_its_place_is_passed_by(data: Path, cache: Path) -> None:
+    index = RecordIndex.load_or_build(data)
+    os.unlink(str(index.file))
+    os.mkfifo(str(index.file))
+    assert str(RecordIndex.load_or_build(data).file).startswith(str(cache))
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"TFRINDEX" + bytes(100)])
@@ -121,10 +169,25 @@ def test_an_index_of_other_files_under_that_name_is_replaced(data: Path, tmp_pat
 
 
 def test_more_checks_need_a_new_scan(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    RecordIndex.load_or_build(data)
-    assert RecordIndex.load_or_build(data, verify="all").verify_level == "all"
-    assert RecordIndex.load_or_build(data, verify="length").verify_level == "all"
+    for _ in range(2):
+        assert RecordIndex.load_or_build(data, verify="length").verify_level == "length"
+        assert RecordIndex.load_or_build(data, verify="all").verify_level == "all"
     assert number_of_builds(caplog) == 2
+
+
+def test_each_choice_keeps_its_own(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = data / "t-00002-of-00003"
+    whole = path.read_bytes()
+    path.write_bytes(flip(whole, 12))
+    for _ in range(2):
+        assert len(RecordIndex.load_or_build(data)) == 6
+        assert len(RecordIndex.load_or_build(data, on_error="skip")) == 6
+        assert len(RecordIndex.load_or_build(data, verify="all", on_error="skip")) == 5
+    assert number_of_builds(caplog) == 3
+    assert [name.split(".", 3)[3] for name in kept(data)] == ["all.skip.tfrindex", "skip.tfrindex", "tfrindex"]
+    names = sorted(map(str, data.glob("t-*")))
+    assert len({place_in_cache(names, verify, on_error) for verify, on_error in CHOICES}) == 4
+    assert len({place_beside(names, verify, on_error) for verify, on_error in CHOICES}) == 4
 
 
 def test_an_index_with_gaps_does_not_hide_damage(data: Path) -> None:
@@ -309,3 +372,22 @@ def test_a_wait_for_the_lock_ends_with_the_index(data: Path, caplog: pytest.LogC
     output = waiter.communicate(timeout=60)[0]
     assert "building" not in output
     assert output.splitlines()[-1].endswith(" 6")
+
+
+def test_a_lock_of_another_program_is_not_waited_for_for_ever(
+    data: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_cache, "_LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(index_cache, "_QUIET_SECONDS", 0.1)
+    holder = start(data, HOLD)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    began = time.monotonic()
+    index = RecordIndex.load_or_build(data)
+    assert 0.5 < time.monotonic() - began < 10
+    assert len(RecordIndex.open(str(index.file))) == 6
+    assert [record.getMessage().split(" after")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        f"waiting for another process, which builds an index in {data} or has locked it",
+        f"{data} is still locked by another process",
+    ]
+    holder.communicate("\n", timeout=60)

@@ -130,13 +130,13 @@ def test_dtypes(make: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize(
     ("dtypes", "advice"),
     [
-        ([int, np.int64, np.dtype("i8"), "int64"], "; say torch.int64"),
+        ([int, np.int64, np.dtype("i8"), "int64"], "; say torch.int64$"),
         ([np.int32, np.dtype("i4"), "int32"], r"; say torch.int64, and cast .* by .to\(torch.int32\)"),
         ([torch.bool, torch.uint8], "; say torch.int64, and cast .*; for bytes that are such numbers, .*DecodeRaw"),
         ([bool, np.bool_, "bool"], "; say torch.int64, and cast"),
-        ([float, np.float32, np.dtype("f4"), "float32"], "; say torch.float32"),
+        ([float, np.float32, np.dtype("f4"), "float32"], "; say torch.float32$"),
         ([np.float64, torch.float16, torch.bfloat16], "; say torch.float32, and cast"),
-        (["bytes", "str", "string", np.bytes_, np.str_, np.dtype("S5"), object], "; say bytes"),
+        (["bytes", "str", "string", np.bytes_, np.str_, np.dtype("S5"), object], "; say bytes$"),
         ([None, torch.complex64, 3], " holds$"),
     ],
     ids=str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -169,7 +169,7 @@ class Batch(dict[str, Any]):
 
     def __repr__(self) -> str:
         columns = "".join(f"\n  {name!r}: {_describe(value)}" for name, value in self.items())
-        return f"Batch({self.num_records} records){columns}"
+        return f"Batch({self.num_records} record{'s' * (self.num_records != 1)}){columns}"
 
 
 class Rows:
@@ -222,22 +222,18 @@ class Items(list[Any]):
 class Row(dict[str, Any]):
     """One record: a dict that remembers the specs of its columns, so that `collate` can make a batch of rows."""
 
-    __slots__ = ("exact", "specs")
+    __slots__ = ("replaced", "specs")
 
-    def __init__(self, values: Mapping[str, Any], specs: Mapping[str, Any], *, exact: bool = True) -> None:
+    def __init__(self, values: Mapping[str, Any], specs: Mapping[str, Any], replaced: Iterable[str] = ()) -> None:
         super().__init__(values)
         self.specs = specs
-        self.exact = exact  # whether the values are as the specs say: no transform has touched them
+        self.replaced = frozenset(replaced)  # columns whose value a transform has made: not what the specs say
 
     def __copy__(self) -> dict[str, Any]:
         return dict(self)  # torch's default_collate fills a copy of a row with whole columns: no longer a row
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _row, (dict(self), dict(self.specs), self.exact)
-
-
-def _row(values: dict[str, Any], specs: dict[str, Any], exact: bool) -> Row:
-    return Row(values, specs, exact=exact)
+        return Row, (dict(self), dict(self.specs), self.replaced)
 
 
 def _from_arena(arena: torch.Tensor, layout: Layout, marks: tuple[int, int, torch.Tensor | None]) -> Batch:

@@ -89,14 +89,14 @@ def _column(name: str, rows: list[Row]) -> Any:
     except KeyError as error:
         raise KeyError(f"collate: column {name!r} is in some rows of the batch, but not in all") from error
     spec = rows[0].specs.get(name)
-    exact = all(row.exact for row in rows)
+    replaced = any(name in row.replaced for row in rows)
     if isinstance(spec, VarLenFeature):
         return _var_len(name, values)
     if isinstance(spec, FixedLenFeature) and spec.dtype is bytes and spec.decode is None:
         return _strings(name, values, spec.shape)
-    if _is_shapeless(spec) and (not exact and len({getattr(value, "shape", None) for value in values}) == 1):
-        return torch.stack(values) if isinstance(values[0], torch.Tensor) else _together(values, f"column {name!r}")
-    if _is_shapeless(spec) and all(isinstance(value, torch.Tensor) for value in values):
+    if (
+        _is_shapeless(spec) and not replaced
+    ):  # a transform makes such values alike, to be stacked; the shapes never decide
         return _ragged(values)
     return _together(values, f"column {name!r}")
 

@@ -139,7 +139,7 @@ class TFRecordDataset(Dataset[Any]):
         rows = Rows(decoded, self.features)
         if self.transform is None:
             return rows
-        return [_still_row(self.transform(rows[i]), self.features) for i in range(len(rows))]
+        return [_transformed(rows[i], self.transform) for i in range(len(rows))]
 
     def read_batch(self, indices: Indices) -> Any:
         """One `Batch` of the records at ``indices``, without a ``DataLoader``.
@@ -246,6 +246,10 @@ def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, 
     return index
 
 
-def _still_row(item: Any, specs: Mapping[str, Any]) -> Any:
-    """A dict that a transform returns keeps the specs of its columns, for collate."""
-    return Row(item, specs, exact=False) if isinstance(item, dict) and not isinstance(item, Batch) else item
+def _transformed(row: Any, transform: Callable[[Any], Any]) -> Any:
+    """What a transform makes of a row. A dict keeps the specs of the columns for collate, and which are new."""
+    before = dict(row) if isinstance(row, Row) else {}
+    item = transform(row)
+    if not isinstance(item, dict) or not isinstance(row, Row) or isinstance(item, Batch):
+        return item
+    return Row(item, row.specs, [name for name, value in item.items() if value is not before.get(name)])

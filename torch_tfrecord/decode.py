@@ -12,7 +12,7 @@ from PIL.Image import Image
 from torch_tfrecord.arena import allocate
 from torch_tfrecord.batch import Batch
 from torch_tfrecord.errors import ParseError
-from torch_tfrecord.faults import frame_error
+from torch_tfrecord.faults import frame_error, payload_problem
 from torch_tfrecord.images import decode_into, image_shape, in_threads, open_image
 from torch_tfrecord.native import core
 from torch_tfrecord.plan import Plan, record_plan
@@ -21,13 +21,6 @@ from torch_tfrecord.schema import DecodeImage, DecodeRaw, FixedLenFeature
 
 _KIND_NAMES = ("no kind", "bytes", "float32", "int64")
 _FRAME_CODES = frozenset(("truncated_header", "length_crc", "length_mismatch", "truncated_payload", "data_crc", "io"))
-_DAMAGE = {
-    "bad_tag": "a field tag that is none",
-    "bad_varint": "a varint that is cut short or longer than 10 bytes",
-    "bad_length": "a length of {expected} bytes where {found} are left",
-    "bad_packed": "packed floats of {found} bytes, not a multiple of 4",
-    "bad_group": "a group that does not end, or is nested more than 100 deep",
-}
 
 
 class Origin(NamedTuple):
@@ -116,17 +109,16 @@ def _check_fault(fault: core.Fault | None, plan: Plan, origin: Callable[[int], O
     """Raise the error that a job's fault stands for, if there is one."""
     if fault is None:
         return
-    code, row, column, position, expected, found = fault
+    code, row, column, _, expected, found = fault
     where = origin(row)
     if code in _FRAME_CODES:
         raise frame_error(fault, path=where.path or "", record=where.record, indexed=True)
-    if code in _DAMAGE:
-        what = _DAMAGE[code].format(expected=expected, found=found)
-        inside = "" if column < 0 else f" in feature {_feature(plan, column)}"
+    if code.startswith("bad_"):
+        inside = "" if column < 0 else f": feature {_feature(plan, column)}"
         advice = "Is it a serialised Example?"
         if where.path is not None:
             advice = "Its bytes are as they were written: is it an Example? features=None reads it raw"
-        raise ParseError(f"{where}: byte {position} of the record{inside}: {what}. {advice}")
+        raise ParseError(f"{where}{inside}: {payload_problem(fault)}. {advice}")
     start = f"{where}: feature {_feature(plan, column)}"
     spec = list(plan.specs.values())[column]
     if code == "missing":

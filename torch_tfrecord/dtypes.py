@@ -45,7 +45,7 @@ def _advice(dtype: Any) -> str:
     meant = next((kind for pattern, kind in _MEANT.items() if re.match(pattern, name)), None)
     if meant is None:
         return ""
-    cast = getattr(torch, name, None)
+    cast = None if dtype is int else getattr(torch, name, None)  # torch.int has 32 bits
     if not isinstance(cast, torch.dtype) or str(cast) == meant:
         return f"; say {meant}"
     raw = "; for bytes that are such numbers, say bytes and decode=DecodeRaw" if isinstance(dtype, torch.dtype) else ""

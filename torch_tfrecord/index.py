@@ -53,8 +53,8 @@ class RecordIndex:
 
     ``len(index)`` is the number of records over all files, and ``index[i]`` the place of one, in file order. Opening is
     quick however many records there are, and processes that open the same large file share its memory. Such a file may
-    be replaced, as ``save`` does, but must not be written to in place while it is in use: that is noticed and raises
-    StaleIndexError, except that a file cut short in the very instant of a look into it ends the process.
+    be replaced while it is in use, as ``save`` does, but must not be written to in place. Another size of it is noticed
+    and raises StaleIndexError; but a file that is cut short in the very instant of a look into it ends the process.
 
     Attributes:
         paths: The data files ("shards"), in order.

@@ -149,11 +149,11 @@ def _folder_lock(folder: str) -> Iterator[None]:
     """
     descriptor = -1
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        _wait_for_lock(descriptor, folder)
-    except OSError as error:
-        logger.info("%s cannot be locked: %s", folder, error)
-    try:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            _wait_for_lock(descriptor, folder)
+        except OSError as error:
+            logger.info("%s cannot be locked: %s", folder, error)
         yield
     finally:
         if descriptor >= 0:

@@ -26,7 +26,7 @@ def expand_paths(paths: Paths) -> list[str]:
 
     Each path is, in this order: a path that exists, taken literally, where a directory stands for the files in it; a
     glob pattern (``**`` crosses directories); or a sharded name, where ``train@8`` stands for
-    ``train-00000-of-00008`` and its seven brothers, ``train@*`` for as many as the files there say, and
+    ``train-00000-of-00008`` and the seven shards that follow it, ``train@*`` for as many as the files there say, and
     ``train@8.tfrecord`` for such names with that ending. Directories and globs are sorted by bytes, and skip what lies
     beside data: names that start with a dot or an underscore (``_SUCCESS``), ``.crc`` files and indexes.
 

@@ -183,13 +183,17 @@ class TFRecordWriter:
             raise ValueError(f"the writer of {self._path} is closed")
 
     def _write_columns(self, columns: list[EncodeColumn], rows: int) -> None:
-        for key, kind, *_ in columns:
-            earlier = self._kinds.get(key, kind)
-            if earlier != kind:
-                raise ValueError(_conflict(key, earlier, kind, self._path))
+        kinds = self._kinds
+        fresh = []
+        for column in columns:
+            earlier = kinds.get(column[0])
+            if earlier is None:
+                fresh.append((column[0], column[1]))
+            elif earlier != column[1]:
+                raise ValueError(_conflict(column[0], earlier, column[1], self._path))
         frames, _ = core.encode_batch(columns, rows, True)
         self._append(frames, rows)
-        self._kinds.update([(column[0], column[1]) for column in columns])
+        kinds.update(fresh)  # not before, so that what is refused leaves no trace
 
     def _append(self, frames: bytes, records: int) -> None:
         if len(self._buffer) + len(frames) > _BUFFER_BYTES:
