@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def build(options: argparse.Namespace) -> None:
     """Scan the files and write their index."""
     names = expand_paths(options.paths)
-    output = options.output or place_beside(names)
+    # Where a data set with the same on_error looks; one without it takes an index for which more was checked, too.
+    verify = options.verify if options.on_error == "skip" else "length"
+    output = options.output or place_beside(names, verify, options.on_error)
     check_target(output, names)  # before a scan that may take long
     index = RecordIndex.build(
         names, verify=options.verify, on_error=options.on_error, progress=not options.quiet and not options.json

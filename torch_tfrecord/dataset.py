@@ -204,11 +204,8 @@ class TFRecordDataset(Dataset[Any]):
 
     def _origins(self, ids: Ids) -> Callable[[int], Origin]:
         def origin(row: int) -> Origin:
-            shards, offsets, _ = self.index.locate(ids[row : row + 1])
-            shard = 0 if shards is None else int(shards[0])
-            path, offset = self.index.paths[shard], int(offsets[0])
-            number = int(ids[row]) - int(self.index.shard_sizes[:shard].sum())
-            number += sum(fault.path == path and fault.offset < offset for fault in self.index.faults)  # left out
+            _, number = self.index.record_in_file(int(ids[row]))
+            path, offset, _ = self.index[int(ids[row])]
             return Origin(number, path, offset, lambda: self._payloads(ids[row : row + 1])[0])
 
         return origin
