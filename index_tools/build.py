@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from index_tools.text import format_bytes
 from torch_tfrecord.index import RecordIndex
@@ -21,7 +21,7 @@ def build(options: argparse.Namespace) -> None:
     """Scan the files and write their index."""
     names = expand_paths(options.paths)
     # Where a data set with the same on_error looks; one without it takes an index for which more was checked, too.
-    verify = options.verify if options.on_error == "skip" else "length"
+    verify: Any = options.verify if options.on_error == "skip" else "length"
     output = options.output or place_beside(names, verify, options.on_error)
     check_target(output, names)  # before a scan that may take long
     index = RecordIndex.build(

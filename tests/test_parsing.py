@@ -281,7 +281,10 @@ def test_items_that_are_no_bytes(item: Any, advice: str) -> None:
         (b"\x07", "byte 0 of the record: a field tag that is none"),
         (tag(9, 0) + b"\xff", "byte 1 of the record: a varint that is cut short"),
         (tag(7, 3), "a group that does not end"),
-        (example(entry(b"f", delimited(3, b"\x0a\x64\x01"))), "feature 'f': byte .* a length of 100 bytes where 1 are left"),
+        (
+            example(entry(b"f", delimited(3, b"\x0a\x64\x01"))),
+            "feature 'f': byte .* a length of 100 bytes where 1 are left",
+        ),
         (example(entry(b"f", b"\x1a\x01\x0a")), "feature 'f': byte .* a varint that is cut short"),
         (b"plain text, no proto", "of the record: .* Is it a serialised Example"),
     ],
@@ -295,7 +298,7 @@ def test_damage_names_its_place(bad: bytes, says: str) -> None:
 
 def test_damaged_floats() -> None:
     bad = example(entry(b"f", delimited(2, delimited(1, b"\0" * 6))))
-    with pytest.raises(tfr.ParseError, match="feature 'f': byte .* packed floats of 6 bytes, not a multiple of 4"):
+    with pytest.raises(tfr.ParseError, match=r"feature 'f': byte .* packed floats of 6 bytes, not a multiple of 4"):
         parse_one(bad, tfr.VarLenFeature(torch.float32))
 
 
