@@ -103,6 +103,8 @@ void write_sized(const Column& column, const Slot& slot, uint8_t* out) {
     copy_int64s(slot, reinterpret_cast<int64_t*>(out));
   } else if (column.kind == kFloat) {
     copy_floats(slot, out);
+  } else if (slot.form == Form::kPacked) {
+    if (slot.data.size() > 0) std::memcpy(out, slot.data.begin, static_cast<size_t>(slot.data.size()));
   } else {
     std::vector<Range> values;
     list_bytes(slot, values);

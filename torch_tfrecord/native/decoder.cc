@@ -34,7 +34,6 @@ class Job::Task {
 
   // Read, walk and check; then note the slots (measure) or write the values (arena given).
   void decode(Chunk chunk) {
-    std::unique_ptr<Block> scratch;
     const uint8_t* base;
     if (job_.in_memory_) {
       base = job_.raw_->data() + job_.raw_offsets_[at(chunk.begin)];
@@ -43,8 +42,7 @@ class Job::Task {
       if (job_.raw_ != nullptr) {
         buffer = job_.raw_->data() + job_.raw_offsets_[at(chunk.begin)] + chunk.shift;
       } else {
-        scratch = std::make_unique<Block>(job_.raw_offsets_[at(chunk.end)] - job_.raw_offsets_[at(chunk.begin)] + kSlack);
-        buffer = scratch->data();
+        buffer = scratch(job_.raw_offsets_[at(chunk.end)] - job_.raw_offsets_[at(chunk.begin)] + kSlack);
       }
       Fault fault;
       chunk.end = fetch(job_.files_, job_.places_, chunk.begin, chunk.end, job_.verify_, buffer, fault);
@@ -83,6 +81,16 @@ class Job::Task {
   };
 
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+  // A buffer of this thread, whose cache it stays in from chunk to chunk. One that a long row needed is not kept.
+  static uint8_t* scratch(int64_t size) {
+    thread_local std::unique_ptr<Block> kept;
+    if (kept == nullptr || kept->size() < size || kept->size() > 2 * kMaxChunk) {
+      kept.reset();
+      kept = std::make_unique<Block>(std::max(size, kMaxChunk + kSlack));
+    }
+    return kept->data();
+  }
 
   Range payload(int64_t row, const uint8_t* base, int64_t first) const {
     const uint8_t* begin = base + (job_.raw_offsets_[at(row)] - job_.raw_offsets_[at(first)]);

@@ -47,7 +47,8 @@ bool walk_numbers(Wire& wire, Piece piece, Slot& slot, Range& packed) {
   return true;
 }
 
-bool walk_bytes(Wire& wire, Piece piece, Slot& slot) {
+// Walks a BytesList. `only` becomes its value where the list is nothing but one.
+bool walk_bytes(Wire& wire, Piece piece, Slot& slot, Range& only) {
   const uint8_t* p = piece.list.begin;
   const uint8_t* const end = piece.list.end;
   while (p < end) {
@@ -59,6 +60,7 @@ bool walk_bytes(Wire& wire, Piece piece, Slot& slot) {
       if (!wire.bytes(p, end, value)) return false;
       ++slot.count;
       slot.num_bytes += value.size();
+      if (at == piece.list.begin && p == end) only = value;
     } else if (!wire.skip(p, end, tag, at)) {
       return false;
     }
@@ -91,7 +93,7 @@ bool split_entry(Wire& wire, Range entry, Range& name, std::vector<Range>& value
 // Merges the messages of one Feature into `slot`: another kind replaces, the same kind goes on. All are checked.
 bool walk_feature(Wire& wire, Range entry, const std::vector<Range>& values, std::vector<Piece>& pieces, Slot& slot) {
   pieces.clear();
-  Range packed;
+  Range whole;  // the packed run or the value that is all there is
   for (const Range& value : values) {
     const uint8_t* p = value.begin;
     while (p < value.end) {
@@ -110,15 +112,15 @@ bool walk_feature(Wire& wire, Range entry, const std::vector<Range>& values, std
         slot.count = slot.num_bytes = 0;
       }
       pieces.push_back(piece);
-      packed = {};
-      if (piece.kind == kBytes ? !walk_bytes(wire, piece, slot) : !walk_numbers(wire, piece, slot, packed)) return false;
+      whole = {};
+      if (!(piece.kind == kBytes ? walk_bytes : walk_numbers)(wire, piece, slot, whole)) return false;
     }
   }
   if (pieces.size() != 1) {
     slot.data = entry;
     slot.form = Form::kEntry;
-  } else if (packed.begin != nullptr) {
-    slot.data = packed;
+  } else if (whole.begin != nullptr) {
+    slot.data = whole;
     slot.form = Form::kPacked;
   } else {
     slot.data = pieces[0].list;
