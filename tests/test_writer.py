@@ -400,3 +400,21 @@ def test_an_open_writer_is_mentioned_where_its_file_is_missed(tmp_path: Path) ->
     assert "a writer is not closed yet" not in str(info.value)
     for writer in writers:
         writer.discard()
+
+
+def test_names_too_long_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(OSError, match="File name too long"):
+        TFRecordWriter(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_get_its_name_is_kept(tmp_path: Path) -> None:
+    writer = TFRecordWriter(tmp_path / "a.tfrecord")
+    writer.write(b"precious")
+    (tmp_path / "a.tfrecord").mkdir()
+    with pytest.raises(OSError, match="all records are in ") as error:
+        writer.close()
+    kept = str(error.value).partition("all records are in ")[2].partition(":")[0].partition("'")[0].strip()
+    assert list(read_records(kept)) == [b"precious"]
+    (tmp_path / "a.tfrecord").rmdir()

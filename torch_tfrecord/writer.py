@@ -134,7 +134,8 @@ class TFRecordWriter:
         """Finish the file and give it its final name. A second call does nothing.
 
         Raises:
-            OSError: It could not be written; then nothing is left of it.
+            OSError: It could not be written, then nothing is left of it; or not get its final name, then it is kept
+                whole under the name that the message gives.
         """
         if self._failed:
             raise OSError(errno.EIO, "the file was given up when a write failed", self._path)
@@ -144,10 +145,14 @@ class TFRecordWriter:
         self._clean_up.detach()
         try:
             os.close(self._descriptor)
-            os.replace(self._temporary, self._target)
         except BaseException:
             _remove(self._temporary)
             raise
+        try:
+            os.replace(self._temporary, self._target)
+        except OSError as error:
+            kept = f"{error.strerror}; all records are in {self._temporary}"
+            raise OSError(error.errno, kept, self._path) from None
 
     def discard(self) -> None:
         """Give up: close without a file. Does nothing after ``close``."""
@@ -170,6 +175,8 @@ class TFRecordWriter:
         return f"TFRecordWriter({self._path!r}, {state}, {self.num_records:,} records, {self.num_bytes:,} bytes)"
 
     def _create(self) -> int:
+        if _name_is_too_long(self._target):  # or close() would find it out, when all is written
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), self._path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             return os.open(self._temporary, flags, 0o666)  # less the umask, as open() does
@@ -246,6 +253,14 @@ def _conflict(key: bytes, earlier: int, kind: int, path: str) -> str:
         f"feature {key.decode('utf-8', 'surrogateescape')!r} is {_KINDS[kind]} here and {_KINDS[earlier]} in earlier "
         f"records of {path}, and no spec reads both: {remedy}"
     )
+
+
+def _name_is_too_long(path: str) -> bool:
+    folder, name = os.path.split(path)
+    try:
+        return len(os.fsencode(name)) > os.pathconf(folder or os.curdir, "PC_NAME_MAX")
+    except OSError:  # the folder is missing, which opening says better
+        return False
 
 
 def _to_bytes(record: Any) -> Buffer:
