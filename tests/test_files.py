@@ -6,9 +6,11 @@ import gc
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,3 +129,45 @@ def test_a_process_ends_while_threads_are_in_the_core(tmp_path: Path) -> None:
     for _ in range(5):
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_forks_while_threads_decode(tmp_path: Path) -> None:
+    """A child has none of its parent's threads, and must not wait for a lock that one of them held."""
+    dataset = tfr.TFRecordDataset(shards(tmp_path / "data", [500, 500]), FEATURES)
+    stop = threading.Event()
+
+    def decode() -> None:
+        while not stop.is_set():
+            dataset.read_batch(range(1000))
+
+    threads = [threading.Thread(target=decode) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                good = False
+                try:
+                    torch.set_num_threads(2)
+                    good = dataset.read_batch(range(0, 1000, 7))["id"].tolist() == list(range(0, 1000, 7))
+                finally:
+                    os._exit(0 if good else 1)
+            assert wait_for(child, seconds=60) == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def wait_for(child: int, seconds: float) -> int:
+    """The exit status of a child; it is killed where it takes too long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"a forked child did not end within {seconds} seconds")
