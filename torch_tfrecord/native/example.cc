@@ -27,43 +27,30 @@ bool count_packed(Wire& wire, Kind kind, Range run, int64_t& count) {
   return false;  // that loop has recorded where
 }
 
-// Walks a FloatList or Int64List. `packed` becomes its run where the list is nothing but one.
-bool walk_numbers(Wire& wire, Piece piece, Slot& slot, Range& packed) {
+// Walks a list message and adds what it holds. `whole` becomes its packed run, or its one value of bytes, where the list
+// is nothing but that.
+bool walk_list(Wire& wire, Piece piece, Slot& slot, Range& whole) {
+  const uint32_t single = tag_of(1, piece.kind == kFloat ? 5 : 0);  // an unpacked number
   const uint8_t* p = piece.list.begin;
   const uint8_t* const end = piece.list.end;
   while (p < end) {
     const uint8_t* at = p;
     uint32_t tag;
     if (!wire.tag(p, end, tag)) return false;
-    if (tag == tag_of(1, 2)) {
-      Range run;
-      if (!wire.bytes(p, end, run) || !count_packed(wire, piece.kind, run, slot.count)) return false;
-      if (at == piece.list.begin && p == end) packed = run;
-    } else {
+    if (tag != tag_of(1, 2)) {
       if (!wire.skip(p, end, tag, at)) return false;
-      slot.count += tag == (piece.kind == kFloat ? tag_of(1, 5) : tag_of(1, 0));
+      slot.count += piece.kind != kBytes && tag == single;
+      continue;
     }
-  }
-  return true;
-}
-
-// Walks a BytesList. `only` becomes its value where the list is nothing but one.
-bool walk_bytes(Wire& wire, Piece piece, Slot& slot, Range& only) {
-  const uint8_t* p = piece.list.begin;
-  const uint8_t* const end = piece.list.end;
-  while (p < end) {
-    const uint8_t* at = p;
-    uint32_t tag;
-    if (!wire.tag(p, end, tag)) return false;
-    if (tag == tag_of(1, 2)) {
-      Range value;
-      if (!wire.bytes(p, end, value)) return false;
+    Range content;
+    if (!wire.bytes(p, end, content)) return false;
+    if (piece.kind == kBytes) {
       ++slot.count;
-      slot.num_bytes += value.size();
-      if (at == piece.list.begin && p == end) only = value;
-    } else if (!wire.skip(p, end, tag, at)) {
+      slot.num_bytes += content.size();
+    } else if (!count_packed(wire, piece.kind, content, slot.count)) {
       return false;
     }
+    if (at == piece.list.begin && p == end) whole = content;
   }
   return true;
 }
@@ -113,7 +100,7 @@ bool walk_feature(Wire& wire, Range entry, const std::vector<Range>& values, std
       }
       pieces.push_back(piece);
       whole = {};
-      if (!(piece.kind == kBytes ? walk_bytes : walk_numbers)(wire, piece, slot, whole)) return false;
+      if (!walk_list(wire, piece, slot, whole)) return false;
     }
   }
   if (pieces.size() != 1) {
