@@ -142,3 +142,13 @@ def test_file_replaced_or_deleted(tmp_path: Path) -> None:
     os.mkdir(path)
     with pytest.raises((tfr.StaleIndexError, IsADirectoryError), match=path):
         late[0]
+
+
+def test_a_relative_index_is_known_again_after_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a", 5)
+    monkeypatch.chdir(tmp_path)
+    index = tfr.RecordIndex.build("a")
+    monkeypatch.chdir("/")
+    assert ids(tfr.TFRecordDataset(tmp_path / "a", ID, index=index)) == list(range(5))
+    with pytest.raises(tfr.StaleIndexError, match="the index is of other files than paths"):
+        tfr.TFRecordDataset(write(tmp_path / "b", 5), ID, index=index)

@@ -235,7 +235,7 @@ def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, 
         advice = 'build it with RecordIndex.build(..., verify="all", on_error="skip"), or leave index= out'
         raise ValueError(f'on_error is "skip", but not all checksums were checked when the index was made: {advice}')
     wanted = [os.path.realpath(path) for path in expand_paths(paths)]
-    found = [os.path.realpath(path) for path in index.paths]
+    found = index.real_paths()
     if wanted != found:
         at = next((i for i, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]), None)
         what = f"{len(found)} files, not {len(wanted)}" if at is None else f"{found[at]} where paths give {wanted[at]}"

@@ -261,6 +261,10 @@ class RecordIndex:
         self.check_shard(shard, file)
         return file
 
+    def real_paths(self) -> list[str]:
+        """The data files without links, wherever the working directory is now."""
+        return [os.path.realpath(os.path.join(self._folder, path)) for path in self.paths]
+
     def check_shard(self, shard: int, file: core.File) -> None:
         """Check cheaply that an open data file is still the one that was scanned: its size and sampled checksums.
 
