@@ -18,14 +18,17 @@ _EPILOG = (
     "A path that exists is taken literally. Of a directory, and of what a pattern matches, all files are taken, "
     "whatever their ending, except those whose names start with a dot or an underscore or end with .tfrindex, "
     ".tfindex, .idx or .crc; directories inside are not entered, except by **. "
-    "Exit status: 0 all is well, 1 the data are damaged or do not fit the index, 2 wrong usage or a missing file."
+    "Exit status: 0 all is well, 1 the data are damaged or do not fit the index, or a plan's check fails, "
+    "2 wrong usage or a missing file."
 )
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     parser = argparse.ArgumentParser(
-        prog="tfrecord-index", description="Build and show indexes of TFRecord files.", epilog=_EPILOG
+        prog="tfrecord-index",
+        description="Build and show indexes of TFRecord files, and plan who reads what of them.",
+        epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -53,7 +56,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="describe the features of the first N records (default: 1)",
     )
-    for command in (build, show):
+    plan = commands.add_parser(
+        "plan", help="say which rank and worker reads what, and check that each record is read once", epilog=_EPILOG
+    )
+    _describe_plan(plan)
+    for command in (build, show, plan):
         command.add_argument(
             "--on-error",
             choices=("raise", "skip"),
@@ -62,6 +69,27 @@ def make_parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--json", action="store_true", help="write the result as JSON")
     return parser
+
+
+def _describe_plan(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("paths", nargs="*", metavar="PATH", help=f"an index file; or {_PATHS_HELP}")
+    plan.add_argument(
+        "--records", type=_count, metavar="N", help="plan for N records, wherever they may be, instead of paths"
+    )
+    plan.add_argument("--batch-size", type=_count, required=True, metavar="B", help="rows of a batch, of one rank")
+    plan.add_argument("--world-size", type=_count, default=1, metavar="W", help="number of ranks (default: 1)")
+    plan.add_argument(
+        "--workers", type=_count, default=0, metavar="N", help="workers of each rank (default: 0, the process itself)"
+    )
+    plan.add_argument(
+        "--shuffle",
+        default="none",
+        metavar="ORDER",
+        help="none, full, block[:BLOCK_SIZE,WINDOW] or queue:CAPACITY[,MIN_AFTER_DEQUEUE] (default: none)",
+    )
+    plan.add_argument("--seed", type=int, default=0, help="of the order (default: 0)")
+    plan.add_argument("--epoch", type=_count, default=0, help="which epoch, from 0 (default: 0)")
+    plan.add_argument("--drop-last", action="store_true", help="leave out what makes no full batch on each rank")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,6 +115,10 @@ def _run(options: argparse.Namespace) -> int:
             from index_tools.build import build  # noqa: PLC0415
 
             build(options)
+        elif options.command == "plan":
+            from index_tools.plan import plan  # noqa: PLC0415
+
+            return EXIT_OK if plan(options) else EXIT_DAMAGED
         else:
             from index_tools.show import show  # noqa: PLC0415
 

@@ -7,8 +7,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from index_tools.text import format_bytes, format_name, format_table, with_flags
+from index_tools.text import format_bytes, format_name, with_flags
 from torch_tfrecord.errors import DataLossError, StaleIndexError
+from torch_tfrecord.explain_text import format_table
 from torch_tfrecord.faults import FRAME_OVERHEAD, frame_error, payload_problem
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.index_file import is_index_file
@@ -32,7 +33,7 @@ _SEQUENCE = (
 def show(options: argparse.Namespace) -> None:
     """Say what is in files, or in an index of them."""
     skip = options.on_error == "skip"
-    index = _open(options.paths, options.on_error)
+    index = open_index(options.paths, options.on_error)
     described = [_describe(index, record, skip=skip) for record in range(min(options.records, len(index)))]
     if options.json:
         sys.stdout.write(json.dumps(_as_document(index, described)) + "\n")
@@ -40,7 +41,8 @@ def show(options: argparse.Namespace) -> None:
         sys.stdout.write("\n".join(_as_text(index, described)) + "\n")
 
 
-def _open(paths: list[str], on_error: OnError) -> RecordIndex:
+def open_index(paths: list[str], on_error: OnError) -> RecordIndex:
+    """The index that was named, or one of the data files that were."""
     if len(paths) == 1 and _is_index_file(paths[0]):
         return RecordIndex.open(paths[0])
     return RecordIndex.build(paths, on_error=on_error, progress=True)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch_tfrecord.faults import LEAVE_OUT_OF_INDEX
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -30,16 +25,3 @@ def format_name(name: bytes) -> str:
     """A feature's name. What cannot be printed is escaped, since names come from files that nobody has checked."""
     text = name.decode("utf-8", "backslashreplace")
     return text if text.isprintable() and text else repr(text)
-
-
-def format_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Lines of a table: columns two spaces apart, those in ``right`` aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines

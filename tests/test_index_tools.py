@@ -12,7 +12,8 @@ from record_files import ALPHA, BETA, flip, write_file
 
 import torch_tfrecord as tfr
 from index_tools.__main__ import main
-from index_tools.text import format_bytes, format_name, format_table, with_flags
+from index_tools.text import format_bytes, format_name, with_flags
+from torch_tfrecord.explain_text import format_table
 from torch_tfrecord.faults import frame_error
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.writer import TFRecordWriter
@@ -173,11 +174,11 @@ def test_show_an_index_without_its_data(data: Path, tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == f"tfrecord-index: error: {data}/t-00000-of-00002: No such file or directory\n"
 
 
-@pytest.mark.parametrize("command", ["build", "show"])
-def test_damaged_data(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["build"], ["show"], ["plan", "--batch-size", "2"]])
+def test_damaged_data(command: list[str], tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(ALPHA + BETA[:-1])
-    result = run(command, path)
+    result = run(*command, path)
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.startswith(f"tfrecord-index: error: {path}: record 1 at byte 21: truncated record")
@@ -225,7 +226,7 @@ def test_output_that_cannot_be_written(data: Path) -> None:
     assert result.stderr == f"tfrecord-index: error: /no/such/dir/i: {problem}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["show", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["show", "--help"], ["plan", "--help"]])
 def test_help_needs_neither_torch_nor_numpy(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -247,6 +248,7 @@ import sys
 from index_tools.__main__ import main
 assert main(["build", {str(data)!r}]) == 0
 assert main(["show", {str(data)!r}]) == 0
+assert main(["plan", {str(data)!r}, "--batch-size", "2", "--shuffle", "full"]) == 0
 assert "torch" not in sys.modules, "imported"
 """
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
@@ -391,5 +393,5 @@ def test_version() -> None:
 
 
 def test_help_says_which_files_are_taken() -> None:
-    for arguments in (["--help"], ["build", "--help"], ["show", "--help"]):
+    for arguments in (["--help"], ["build", "--help"], ["show", "--help"], ["plan", "--help"]):
         assert "whose names start with a dot or an underscore" in " ".join(run(*arguments).stdout.split())

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
         OutOfRangeError,
         ParseError,
         StaleIndexError,
+        StateError,
         TFRecordError,
     )
     from torch_tfrecord.index import RecordIndex
     from torch_tfrecord.infer import infer_schema
+    from torch_tfrecord.loader import TFRecordLoader
     from torch_tfrecord.messages import (
         BytesList,
         Example,
@@ -41,11 +43,16 @@ if TYPE_CHECKING:
         Int64List,
         SequenceExample,
     )
+    from torch_tfrecord.mixing import measure_mixing
     from torch_tfrecord.native import backend
+    from torch_tfrecord.order import BlockShuffle, QueueShuffle
     from torch_tfrecord.parsing import parse_example, parse_single_example
     from torch_tfrecord.ragged import Bytes, Ragged
     from torch_tfrecord.records import RecordIterator, read_records
+    from torch_tfrecord.sampler import RecordSampler
     from torch_tfrecord.schema import DecodeImage, DecodeRaw, FixedLenFeature, Schema, VarLenFeature
+    from torch_tfrecord.stats import LoaderStats
+    from torch_tfrecord.stream import TFRecordIterableDataset
     from torch_tfrecord.writer import TFRecordWriter
 
 __version__ = "0.1.0"
@@ -62,10 +69,12 @@ _MODULES = {
         "OutOfRangeError",
         "ParseError",
         "StaleIndexError",
+        "StateError",
         "TFRecordError",
     ),
     "index": ("RecordIndex",),
     "infer": ("infer_schema",),
+    "loader": ("TFRecordLoader",),
     "messages": (
         "BytesList",
         "Example",
@@ -77,17 +86,23 @@ _MODULES = {
         "Int64List",
         "SequenceExample",
     ),
+    "mixing": ("measure_mixing",),
     "native": ("backend",),
+    "order": ("BlockShuffle", "QueueShuffle"),
     "parsing": ("parse_example", "parse_single_example"),
     "ragged": ("Bytes", "Ragged"),
     "records": ("RecordIterator", "read_records"),
+    "sampler": ("RecordSampler",),
     "schema": ("DecodeImage", "DecodeRaw", "FixedLenFeature", "Schema", "VarLenFeature"),
+    "stats": ("LoaderStats",),
+    "stream": ("TFRecordIterableDataset",),
     "writer": ("TFRecordWriter",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Batch",
+    "BlockShuffle",
     "Bytes",
     "BytesList",
     "CancelledError",
@@ -102,23 +117,30 @@ __all__ = [
     "FixedLenFeature",
     "FloatList",
     "Int64List",
+    "LoaderStats",
     "NotATFRecordError",
     "OutOfRangeError",
     "ParseError",
+    "QueueShuffle",
     "Ragged",
     "RecordIndex",
     "RecordIterator",
+    "RecordSampler",
     "Schema",
     "SequenceExample",
     "StaleIndexError",
+    "StateError",
     "TFRecordDataset",
     "TFRecordError",
+    "TFRecordIterableDataset",
+    "TFRecordLoader",
     "TFRecordWriter",
     "VarLenFeature",
     "backend",
     "collate",
     "encode_example",
     "infer_schema",
+    "measure_mixing",
     "parse_example",
     "parse_single_example",
     "read_records",

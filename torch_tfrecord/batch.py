@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -84,6 +84,13 @@ class Batch(dict[str, Any]):
             ids = self.record_ids
             self._valid = torch.ones(self.num_records, dtype=torch.bool, device="cpu" if ids is None else ids.device)
         return self._valid
+
+    def mark(self, *, record_ids: torch.Tensor | None = None, valid: Any = None) -> None:
+        """Say which records the rows are, and which rows only pad: arrays of one item a row, or None for no news."""
+        if record_ids is not None:
+            self._record_ids = record_ids
+        if valid is not None:
+            self._valid = torch.as_tensor(valid, dtype=torch.bool, device="cpu")
 
     @property
     def lengths(self) -> dict[str, torch.Tensor]:
@@ -184,6 +191,7 @@ class Rows:
         self.batch = batch
         self._specs = specs
         self._columns: Any = None
+        self._marks: tuple[list[int] | None, list[bool]] = (None, [])
 
     def __len__(self) -> int:
         if isinstance(self.batch, Batch):
@@ -195,10 +203,19 @@ class Rows:
     def __getitem__(self, index: int) -> Any:
         if self._columns is None:
             self._columns = self._split()
+            if isinstance(self.batch, Batch):
+                numbers = self.batch.record_ids
+                self._marks = (None if numbers is None else numbers.tolist(), self.batch.valid.tolist())
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of a batch of {len(self)} rows")
         if isinstance(self._columns, dict):
-            return Row({name: column[index] for name, column in self._columns.items()}, self._specs)
+            ids, valid = self._marks
+            return Row(
+                {name: column[index] for name, column in self._columns.items()},
+                self._specs,
+                record_id=None if ids is None else ids[index],
+                valid=not valid or valid[index],
+            )
         if isinstance(self._columns, tuple):
             return tuple(column[index] for column in self._columns)
         return self._columns[index]
@@ -220,20 +237,51 @@ class Items(list[Any]):
 
 
 class Row(dict[str, Any]):
-    """One record: a dict that remembers the specs of its columns, so that `collate` can make a batch of rows."""
+    """One record: a dict that remembers what `collate` needs to make a batch of rows.
 
-    __slots__ = ("replaced", "specs")
+    Attributes:
+        specs: The specs of its columns.
+        replaced: Columns whose value a transform has made: not what the specs say.
+        record_id: Which record it is, or None.
+        valid: False if it only pads a batch.
+    """
 
-    def __init__(self, values: Mapping[str, Any], specs: Mapping[str, Any], replaced: Iterable[str] = ()) -> None:
+    __slots__ = ("record_id", "replaced", "specs", "valid")
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        specs: Mapping[str, Any],
+        replaced: Iterable[str] = (),
+        *,
+        record_id: int | None = None,
+        valid: bool = True,
+    ) -> None:
         super().__init__(values)
         self.specs = specs
-        self.replaced = frozenset(replaced)  # columns whose value a transform has made: not what the specs say
+        self.replaced = frozenset(replaced)
+        self.record_id = record_id
+        self.valid = valid
 
     def __copy__(self) -> dict[str, Any]:
         return dict(self)  # torch's default_collate fills a copy of a row with whole columns: no longer a row
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Row, (dict(self), dict(self.specs), self.replaced)
+        return _row, (dict(self), dict(self.specs), self.replaced, self.record_id, self.valid)
+
+
+def transformed(row: Any, transform: Callable[[Any], Any]) -> Any:
+    """What a transform makes of a row. A dict keeps the specs of the columns for collate, and which are new."""
+    before = dict(row) if isinstance(row, Row) else {}
+    item = transform(row)
+    if not isinstance(item, dict) or not isinstance(row, Row) or isinstance(item, Batch):
+        return item
+    replaced = [name for name, value in item.items() if value is not before.get(name)]
+    return Row(item, row.specs, replaced, record_id=row.record_id, valid=row.valid)
+
+
+def _row(values: Any, specs: Any, replaced: Iterable[str], record_id: int | None, valid: bool) -> Row:
+    return Row(values, specs, replaced, record_id=record_id, valid=valid)
 
 
 def _from_arena(arena: torch.Tensor, layout: Layout, marks: tuple[int, int, torch.Tensor | None]) -> Batch:

@@ -44,10 +44,19 @@ def collate(data: Any) -> Any:
     rows = list(data)
     if rows and all(isinstance(row, Row) for row in rows):
         names = {name: None for row in rows for name in row}
-        return Batch({name: _column(name, rows) for name in names})
+        return _marked(Batch({name: _column(name, rows) for name in names}), rows)
     if rows and all(isinstance(row, bytes) for row in rows):
         return Bytes.from_list(rows)
     return _together(rows, "the records")
+
+
+def _marked(batch: Batch, rows: list[Row]) -> Batch:
+    ids = [row.record_id for row in rows]
+    if None not in ids:
+        batch.mark(record_ids=torch.tensor(ids, dtype=torch.int64, device="cpu"))
+    if not all(row.valid for row in rows):
+        batch.mark(valid=[row.valid for row in rows])
+    return batch
 
 
 def _together(items: list[Any], what: str) -> Any:

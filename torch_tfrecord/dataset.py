@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, overload
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from torch_tfrecord.batch import Batch, Items, Row, Rows
 from torch_tfrecord.collation import collate
-from torch_tfrecord.decode import Frames, Origin, decode, read_payloads
+from torch_tfrecord.drawing import Draw, Indices, SampledIndex, as_rows, draw_of
 from torch_tfrecord.errors import StaleIndexError
-from torch_tfrecord.files import OpenFiles, limit
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.paths import Paths, expand_paths
-from torch_tfrecord.plan import Plan, compile_features, record_plan
+from torch_tfrecord.reading import Ids, Located, Reader
+from torch_tfrecord.recipe import Recipe
 from torch_tfrecord.records import check_on_error, verify_level
 
-Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-Indices: TypeAlias = "Sequence[int] | np.ndarray[Any, Any] | torch.Tensor"
+_NO_EPOCH = (
+    "the transform takes a generator, but the indices carry no epoch, so it makes the same random choices in each one: "
+    "sample with tfr.RecordSampler, or read through tfr.TFRecordLoader"
+)
 
 
 class TFRecordDataset(Dataset[Any]):
@@ -41,7 +44,8 @@ class TFRecordDataset(Dataset[Any]):
         index: The files' `RecordIndex` or its path; it is refused if the data has changed. None: the index beside the
             data is used, or made and saved there (or in the user's cache directory).
         transform: Called with each record, a dict of tensors (or what ``features`` makes); what it returns is
-            delivered.
+            delivered. If it has a parameter ``generator``, it is given a ``torch.Generator`` that depends on seed,
+            epoch and record alone, so that any number of workers makes the same random choices.
         batch_transform: Called with each `Batch` before its rows are looked at; with ``features=None`` or a callable:
             with the list of records.
         verify: "all": each record's checksum is checked when it is read; "length": only that of its length; "none".
@@ -79,19 +83,16 @@ class TFRecordDataset(Dataset[Any]):
     ) -> None:
         verify_level(verify)
         check_on_error(on_error)
-        if not (features is None or callable(features) or isinstance(features, Mapping)):
-            raise TypeError(f"features is {features!r}, not a dict of specs, a callable or None")
-        self.features = dict(features) if isinstance(features, Mapping) else features
-        self.transform = transform
-        self.batch_transform = batch_transform
+        self._recipe = Recipe(features, transform, batch_transform)
         self.verify = verify
-        self._plan = self._compile()
         self.index = _index_of(paths, index, on_error)
-        self._rows = range(len(self.index))
-        self._files = OpenFiles(self.index)
+        self._rows: range | Ids = range(len(self.index))
+        self._reader = Reader(self.index, verify)
 
-    def _compile(self) -> Plan:
-        return compile_features(self.features) if isinstance(self.features, dict) else record_plan()
+    @property
+    def features(self) -> dict[str, Any] | Callable[[bytes], Any] | None:
+        """What is read of each record."""
+        return self._recipe.features
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -112,13 +113,43 @@ class TFRecordDataset(Dataset[Any]):
             ParseError: The record does not fit the specs.
         """
         if isinstance(index, slice):
-            view = object.__new__(type(self))
-            view.__dict__.update(self.__dict__)
-            view._rows = self._rows[index]
-            return view
+            return self._part(self._rows[index])
         if isinstance(index, list | tuple | np.ndarray | torch.Tensor) and np.ndim(index) == 1:
             return self.read_batch(index)
-        return self.__getitems__([operator.index(index)])[0]  # type: ignore[arg-type]
+        drawn = index if isinstance(index, SampledIndex) else operator.index(index)  # type: ignore[arg-type]
+        return self._recipe.items(self.locate([drawn]), draw_of([drawn]) or Draw())[0]
+
+    def select(self, which: Indices) -> TFRecordDataset:
+        """A data set of some of these records, over the same files.
+
+        Args:
+            which: Their places in this data set, in the order they are to have, negative from the end; a place that
+                comes twice is a record that comes twice. Or a mask: ``bool[len(self)]``.
+
+        Raises:
+            IndexError: There is no such record, or a mask has another length.
+
+        Example:
+            >>> import torch, torch_tfrecord as tfr
+            >>> dataset = tfr.TFRecordDataset("numbers.tfrecord", {"n": tfr.FixedLenFeature((), torch.int64)})
+            >>> even = dataset.select(torch.arange(100) % 2 == 0)
+            >>> len(even), even[-1]
+            (50, {'n': tensor(98)})
+        """
+        chosen = np.asarray(which)
+        if chosen.dtype == np.bool_:
+            if chosen.shape != (len(self),):
+                raise IndexError(f"a mask of shape {chosen.shape} for a data set of {len(self):,} records")
+            chosen = np.flatnonzero(chosen)
+        if chosen.ndim != 1:
+            raise TypeError(f"select takes a list of numbers or a mask, not an array of shape {chosen.shape}")
+        return self._part(as_rows(self._ids(chosen)))
+
+    def _part(self, rows: range | Ids) -> TFRecordDataset:
+        part = object.__new__(type(self))
+        part.__dict__.update(self.__dict__)
+        part._rows = rows
+        return part
 
     def __iter__(self) -> Iterator[Any]:
         """The records in order, one by one: for looking at data. A ``DataLoader`` reads whole batches."""
@@ -126,20 +157,10 @@ class TFRecordDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Indices) -> Any:
         """The records of a whole batch, in order: a `Rows` or a list. What ``DataLoader`` calls."""
-        if not isinstance(self.features, dict):
-            items: Any = self._payloads(self._ids(indices))
-            if self.features is not None:
-                items = Items(self.features(payload) for payload in items)
-            if self.batch_transform is not None:
-                items = self.batch_transform(items)
-            return items if self.transform is None else [self.transform(item) for item in items]
-        decoded = self._decoded(indices)
-        if isinstance(decoded, torch.Tensor):  # by batch_transform; torch's default_collate stacks lists only
-            return list(decoded) if self.transform is None else [self.transform(row) for row in decoded]
-        rows = Rows(decoded, self.features)
-        if self.transform is None:
-            return rows
-        return [_transformed(rows[i], self.transform) for i in range(len(rows))]
+        draw = draw_of(indices)
+        if draw is None and self.wants_generator:
+            warnings.warn(_NO_EPOCH, stacklevel=2)
+        return self._recipe.items(self.locate(indices), draw or Draw())
 
     def read_batch(self, indices: Indices) -> Any:
         """One `Batch` of the records at ``indices``, without a ``DataLoader``.
@@ -150,19 +171,32 @@ class TFRecordDataset(Dataset[Any]):
             >>> dataset.read_batch([7, 3, -1])["n"]
             tensor([ 7,  3, 99])
         """
-        return collate(self.__getitems__(indices))
+        return collate(self._recipe.items(self.locate(indices), draw_of(indices) or Draw()))
 
-    def _decoded(self, indices: Indices) -> Any:
-        ids = self._ids(indices)
-        batch: Any = decode(self._plan, self._frames(ids), self._origins(ids), ids)
-        return batch if self.batch_transform is None else self.batch_transform(batch)
+    def locate(self, indices: Indices) -> Located:
+        """Find the records at ``indices`` in their files, for the `recipe`."""
+        return self._reader.locate(self._ids(indices))
 
-    def _payloads(self, ids: Ids) -> list[bytes]:
-        records = self._frames(ids)
-        return records if isinstance(records, list) else read_payloads(records, self._origins(ids))
+    @property
+    def recipe(self) -> Recipe:
+        """What is made of records."""
+        return self._recipe
+
+    @property
+    def wants_generator(self) -> bool:
+        """Whether the transform takes a ``generator``."""
+        return self._recipe.wants_generator
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits that stand for the content of the records, and for which of them this data set has."""
+        if isinstance(self._rows, range) and self._rows == range(len(self.index)):
+            return self.index.fingerprint
+        chosen = str(self._rows).encode() if isinstance(self._rows, range) else self._rows.tobytes()
+        return hashlib.blake2b(self.index.fingerprint.encode() + chosen, digest_size=16).hexdigest()
 
     def _ids(self, indices: Indices) -> Ids:
-        """Record ids of positions in this data set, checked."""
+        """Record ids of places in this data set, checked."""
         places = np.asarray(indices)
         if places.size and places.dtype.kind not in "iu":  # NumPy would cut 1.5 down to 1, and take a mask for numbers
             raise TypeError(f"records are read by integers, not {places.dtype}")
@@ -175,49 +209,20 @@ class TFRecordDataset(Dataset[Any]):
             places = places.astype(np.int64)
             places = np.where(places < 0, places + size, places)
         places = places.astype(np.int64, copy=False)
+        if not isinstance(self._rows, range):
+            chosen: Ids = self._rows[places]
+            return chosen
         if self._rows.start == 0 and self._rows.step == 1:
             return places
         return self._rows.start + self._rows.step * places
 
-    def _frames(self, ids: Ids) -> Frames | list[bytes]:
-        """Where records lie; or what they are, where not all their files may be open at once."""
-        shards, offsets, lengths = self.index.locate(ids)
-        verify = verify_level(self.verify)
-        if shards is None or not shards.size or (shards == shards[0]).all():
-            shard = 0 if shards is None or not shards.size else int(shards[0])
-            files = [self._files.get(shard)] if ids.size else []
-            return Frames(files, None, offsets, lengths, verify)
-        used, file_of = np.unique(shards, return_inverse=True)
-        if len(used) > limit():
-            return self._in_turns(ids, file_of // limit())
-        files = [self._files.get(int(shard)) for shard in used]
-        return Frames(files, file_of.astype(np.int64, copy=False), offsets, lengths, verify)
-
-    def _in_turns(self, ids: Ids, turns: Ids) -> list[bytes]:
-        """Payloads of records that lie in more files than may be open at once."""
-        payloads = [b""] * len(ids)
-        for turn in range(int(turns.max()) + 1):
-            rows = np.flatnonzero(turns == turn)
-            for row, payload in zip(rows, self._payloads(ids[rows]), strict=True):
-                payloads[row] = payload
-        return payloads
-
-    def _origins(self, ids: Ids) -> Callable[[int], Origin]:
-        def origin(row: int) -> Origin:
-            _, number = self.index.record_in_file(int(ids[row]))
-            path, offset, _ = self.index[int(ids[row])]
-            return Origin(number, path, offset, lambda: self._payloads(ids[row : row + 1])[0])
-
-        return origin
-
     def __getstate__(self) -> dict[str, Any]:
-        # What is open or compiled belongs to this process.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_plan", "_files")}
+        # Open files belong to this process.
+        return {name: value for name, value in self.__dict__.items() if name != "_reader"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._plan = self._compile()
-        self._files = OpenFiles(self.index)
+        self._reader = Reader(self.index, self.verify)
 
     def __repr__(self) -> str:
         files = len(self.index.paths)
@@ -241,12 +246,3 @@ def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, 
         what = f"{len(found)} files, not {len(wanted)}" if at is None else f"{found[at]} where paths give {wanted[at]}"
         raise StaleIndexError(f"the index is of other files than paths: it has {what}")
     return index
-
-
-def _transformed(row: Any, transform: Callable[[Any], Any]) -> Any:
-    """What a transform makes of a row. A dict keeps the specs of the columns for collate, and which are new."""
-    before = dict(row) if isinstance(row, Row) else {}
-    item = transform(row)
-    if not isinstance(item, dict) or not isinstance(row, Row) or isinstance(item, Batch):
-        return item
-    return Row(item, row.specs, [name for name, value in item.items() if value is not before.get(name)])

@@ -1,8 +1,13 @@
-"""From a native job to a `Batch`: the only module that runs the decoder."""
+"""From a native job to a `Batch`: the only module that runs the decoder.
+
+`decode` makes one batch and returns it. A `Decoding` is a batch on its way: native threads work on it while Python does
+other things, several at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,11 +16,11 @@ from PIL.Image import Image
 
 from torch_tfrecord.arena import allocate
 from torch_tfrecord.batch import Batch
-from torch_tfrecord.errors import ParseError
+from torch_tfrecord.errors import ParseError, TFRecordError
 from torch_tfrecord.faults import frame_error, payload_problem
 from torch_tfrecord.images import decode_into, image_shape, in_threads, open_image
 from torch_tfrecord.native import core
-from torch_tfrecord.plan import Plan, record_plan
+from torch_tfrecord.plan import Placed, Plan, record_plan
 from torch_tfrecord.ragged import Ragged
 from torch_tfrecord.schema import DecodeImage, DecodeRaw, FixedLenFeature
 
@@ -28,13 +33,12 @@ class Origin(NamedTuple):
 
     record: int  # its number in the file, or in the caller's list
     path: str | None = None
-    offset: int = 0  # of its frame in the file, in bytes
+    offset: int | None = 0  # of its frame in the file, in bytes; None: not known
     payload: Callable[[], bytes] | None = None  # reads the record again
 
     def __str__(self) -> str:
-        return (
-            f"record {self.record}" if self.path is None else f"{self.path}: record {self.record} at byte {self.offset}"
-        )
+        place = f"record {self.record}" if self.offset is None else f"record {self.record} at byte {self.offset}"
+        return f"record {self.record}" if self.path is None else f"{self.path}: {place}"
 
 
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -50,8 +54,20 @@ class Frames(NamedTuple):
     verify: int  # 0 nothing, 1 checksums of lengths, 2 all checksums
 
 
+class _Target(NamedTuple):
+    """Where a batch goes."""
+
+    arena: torch.Tensor
+    memory: Any  # the same, as a writable buffer
+    placed: Placed
+
+
 def decode(
-    plan: Plan, records: Frames | list[Any], origin: Callable[[int], Origin], record_ids: Int64s | None = None
+    plan: Plan,
+    records: Frames | list[Any],
+    origin: Callable[[int], Origin],
+    record_ids: Int64s | None = None,
+    num_threads: int | None = None,
 ) -> Batch:
     """Read and decode records.
 
@@ -60,45 +76,154 @@ def decode(
         records: Where they lie, or serialised records in memory: bytes-like objects.
         origin: Says where record i comes from; called for errors only.
         record_ids: ``int64[records]``: goes into the batch; None: they are numbered from 0.
+        num_threads: Threads to use at most, the caller's among them; None: as many as torch.
 
     Raises:
         DataLossError: A record's bytes are damaged or missing.
         StaleIndexError: A record is not where the index says.
         ParseError: A record does not fit the plan.
+        MemoryError: There is no memory for the batch.
     """
-    if torch.is_inference_mode_enabled():  # columns are ordinary tensors: a batch made now may be trained on later
-        with torch.inference_mode(mode=False):
-            return decode(plan, records, origin, record_ids)
+    if torch.is_inference_mode_enabled():
+        with _ordinary_tensors():
+            return decode(plan, records, origin, record_ids, num_threads)
     job = _job(plan, records)
-    num_threads = torch.get_num_threads()
+    if num_threads is None:
+        num_threads = torch.get_num_threads()
     images: dict[str, list[Image]] = {}
     shapes: dict[str, np.ndarray[Any, Any]] = {}
     if not plan.sized:
         _check_fault(job.measure(num_threads), plan, origin)
         for column, name, spec in plan.images:
             images[name], shapes[name] = _open_images(job.values(column), spec, name, origin)
-    placed = plan.place(job, {name: found for name, found in shapes.items() if name not in plan.dense})
-    try:
-        arena, memory = allocate(placed.layout.nbytes)
-    except MemoryError as error:
-        problem = f"a batch of {job.rows:,} records takes {placed.layout.nbytes:,} bytes, which cannot be had"
-        raise MemoryError(f"{problem}: read fewer records at a time") from error
-    _check_fault(job.fill(memory, placed.placements, num_threads), plan, origin)
-    np.frombuffer(memory, np.int64, job.rows)[:] = np.arange(job.rows) if record_ids is None else record_ids
-    batch = Batch.from_arena(arena, placed.layout, job.num_defaulted(), job.num_duplicates())
-    for name, raw in plan.raw:
-        _finish_raw(batch[name], raw, name, origin)
+    target = _make_room(plan, job, {name: found for name, found in shapes.items() if name not in plan.dense})
+    _check_fault(job.fill(target.memory, target.placed.placements, num_threads), plan, origin)
+    batch = _finish(plan, job, target, origin, record_ids)
     for _, name, spec in plan.images:
-        _fill_images(batch[name], images[name], shapes[name], spec, name, origin)
+        _fill_images(batch[name], images[name], shapes[name], spec, name, origin, num_threads)
     return batch
 
 
-def read_payloads(records: Frames, origin: Callable[[int], Origin]) -> list[bytes]:
+class Decoding:
+    """One batch on its way. It starts when it is made, and native threads do the work.
+
+    For one Python thread at a time. Not for plans with images, which Pillow decodes, in Python.
+
+    Args:
+        plan: As for `decode`.
+        records: As for `decode`.
+        origin: As for `decode`.
+        record_ids: As for `decode`.
+        num_threads: Native threads that work on it at most.
+        pin_memory: Whether the batch is to lie in page-locked memory.
+
+    Raises:
+        ValueError: The plan has images.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        records: Frames | list[Any],
+        origin: Callable[[int], Origin],
+        record_ids: Int64s | None,
+        num_threads: int,
+        *,
+        pin_memory: bool = False,
+    ) -> None:
+        if plan.images:
+            raise ValueError("images are decoded by Pillow, for which native threads cannot go on alone: use decode")
+        self._plan = plan
+        self._origin = origin
+        self._record_ids = record_ids
+        self._num_threads = num_threads
+        self._pin_memory = pin_memory
+        self._target: _Target | None = None
+        self._batch: Batch | None = None
+        self._job = _job(plan, records)
+        if not plan.sized:
+            self._job.start_measure(num_threads)
+        self.advance()
+
+    def advance(self) -> bool:
+        """Go on as far as that is possible without waiting.
+
+        Returns:
+            Whether ``result`` has its answer without waiting: the batch, or an error.
+        """
+        if self._target is None and self._job.done():
+            try:
+                self._start_fill()
+            except (TFRecordError, MemoryError):
+                return True  # result meets it again; memory may have been freed by then
+        return self._job.done()
+
+    def result(self) -> Batch:
+        """Wait for the batch. Raises as `decode` does."""
+        if self._batch is None:
+            if self._target is None:
+                self._start_fill()
+            assert self._target is not None
+            _check_fault(self._job.wait(), self._plan, self._origin)
+            with _ordinary_tensors():
+                self._batch = _finish(self._plan, self._job, self._target, self._origin, self._record_ids)
+        return self._batch
+
+    def cancel(self) -> None:
+        """Drop what has not begun, and wait for what is at work. ``result`` raises ValueError afterwards."""
+        self._job.cancel()
+        self._target = self._batch = None
+
+    @property
+    def finished_at(self) -> float:
+        """Seconds of ``time.monotonic()`` when the native threads had done their work; 0.0 before."""
+        return 0.0 if self._target is None else self._job.finished_at
+
+    def _start_fill(self) -> None:
+        """Where the plan is not sized, this waits for the measure."""
+        if not self._plan.sized:
+            _check_fault(self._job.wait(), self._plan, self._origin)
+        with _ordinary_tensors():
+            target = _make_room(self._plan, self._job, {}, pin_memory=self._pin_memory)
+        self._job.start_fill(target.memory, target.placed.placements, self._num_threads)
+        self._target = target
+
+
+def read_payloads(records: Frames, origin: Callable[[int], Origin], num_threads: int | None = None) -> list[bytes]:
     """Read records and leave them as they are. Arguments and errors as for `decode`."""
     plan = record_plan()
     job = _job(plan, records)
-    _check_fault(job.measure(torch.get_num_threads()), plan, origin)
+    _check_fault(job.measure(torch.get_num_threads() if num_threads is None else num_threads), plan, origin)
     return job.values(0)
+
+
+def _ordinary_tensors() -> AbstractContextManager[Any]:
+    """Columns are ordinary tensors, in inference mode too: a batch made there may be trained on later."""
+    return torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+def _make_room(
+    plan: Plan, job: core.Job, image_shapes: Mapping[str, np.ndarray[Any, Any]], *, pin_memory: bool = False
+) -> _Target:
+    """Lay out the arena of a job, and get its memory."""
+    placed = plan.place(job, image_shapes)
+    try:
+        arena, memory = allocate(placed.layout.nbytes, pin_memory=pin_memory)
+    except MemoryError as error:
+        problem = f"a batch of {job.rows:,} records takes {placed.layout.nbytes:,} bytes, which cannot be had"
+        raise MemoryError(f"{problem}: read fewer records at a time") from error
+    return _Target(arena, memory, placed)
+
+
+def _finish(
+    plan: Plan, job: core.Job, target: _Target, origin: Callable[[int], Origin], record_ids: Int64s | None
+) -> Batch:
+    """Make the batch of an arena that the core has filled."""
+    np.frombuffer(target.memory, np.int64, job.rows)[:] = np.arange(job.rows) if record_ids is None else record_ids
+    batch = Batch.from_arena(target.arena, target.placed.layout, job.num_defaulted(), job.num_duplicates())
+    for name, raw in plan.raw:
+        _finish_raw(batch[name], raw, name, origin)
+    return batch
 
 
 def _job(plan: Plan, records: Frames | list[Any]) -> core.Job:
@@ -208,6 +333,7 @@ def _fill_images(
     spec: DecodeImage,
     name: str,
     origin: Callable[[int], Origin],
+    num_threads: int,
 ) -> None:
     if isinstance(column, Ragged):
         assert isinstance(column.values, torch.Tensor)
@@ -226,5 +352,5 @@ def _fill_images(
         except ValueError as error:
             raise ParseError(f"{origin(row)}: feature {name!r}: expected an image, found {error}") from error
 
-    for _ in in_threads(decode_row, len(images), torch.get_num_threads()):
+    for _ in in_threads(decode_row, len(images), num_threads):
         pass

@@ -5,6 +5,7 @@
     │   └── NotATFRecordError             the file is something else, and the message says what it looks like
     ├── ParseError (also ValueError)      a record is whole, but does not fit: bad protobuf, dtype, count, absence
     ├── StaleIndexError (also ValueError) an index does not describe the data beside it, or is no index
+    ├── StateError (also ValueError)      a saved state is of other data, another order or another version
     ├── OutOfRangeError (also EOFError)   a closed queue has no more elements
     └── CancelledError                    an operation was cancelled before it was done
 
@@ -33,6 +34,10 @@ class ParseError(TFRecordError, ValueError):
 
 class StaleIndexError(TFRecordError, ValueError):
     """An index file is damaged, of another version, or does not describe the data files as they are now."""
+
+
+class StateError(TFRecordError, ValueError):
+    """A saved state does not fit the reader that is to go on from it. The message says in what they differ."""
 
 
 class OutOfRangeError(TFRecordError, EOFError):

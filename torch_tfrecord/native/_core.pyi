@@ -167,13 +167,52 @@ class Decoder:
 
 @final
 class Job:
-    """One batch on its way into an arena: ``measure`` where the decoder's ``sized`` is False, then ``fill``."""
+    """One batch on its way into an arena: ``measure`` where the decoder's ``sized`` is False, then ``fill``.
+
+    Each is there twice: ``measure`` and ``fill`` return when they are done, while ``start_measure`` and ``start_fill``
+    return at once and leave the work to native threads, who take up what was started first before the next. Then
+    ``wait`` comes before anything else is asked of the job or started. Any number of jobs may be at work at once.
+
+    A job that nobody refers to any more is cancelled, so what it writes to may go with it: until nothing writes there,
+    the job keeps the arena alive. In a child of a fork, a job that was at work counts as done, ``wait`` raises
+    RuntimeError, and its memory is never freed.
+    """
 
     rows: int
     sized: bool  # True: no column's size depends on the data, so measure may be left out
+    finished_at: float  # seconds of time.monotonic() when what was started last had ended; 0.0 before
 
     def measure(self, num_threads: int) -> Fault | None:
-        """Read and check all rows and find the size of each column. GIL released."""
+        """Read and check all rows and find the size of each column. GIL released. At most once a job, before fill.
+
+        Args:
+            num_threads: Threads to use at most, the caller's among them.
+        """
+
+    def start_measure(self, num_threads: int) -> None:
+        """Begin to measure, and return.
+
+        Args:
+            num_threads: Native threads to use at most.
+        """
+
+    def done(self) -> bool:
+        """Whether nothing is at work. Where the system gives no threads, that comes by ``wait`` alone."""
+
+    def wait(self) -> Fault | None:
+        """Wait for what was started last: the fault is that of ``measure`` or ``fill``, also when asked again.
+
+        GIL released. The caller does what nobody has begun, so it never waits for other jobs. An exception of a signal
+        handler, KeyboardInterrupt say, leaves the job at work.
+
+        Raises:
+            ValueError: Nothing was started, or another thread cancelled the job.
+            RuntimeError: It was started in the process that this one was forked from.
+            MemoryError: There was too little for the work.
+        """
+
+    def cancel(self) -> None:
+        """Drop the tasks that nobody has begun, and wait for the others. All further use of the job is ValueError."""
 
     def num_values(self, column: int) -> int:
         """Values in a column over all rows. After measure, or for FIXED columns."""
@@ -192,6 +231,9 @@ class Job:
             placements: int64[columns * 3], see above.
             num_threads: Threads to use at most, the caller's among them.
         """
+
+    def start_fill(self, arena: Buffer, placements: Int64s, num_threads: int) -> None:
+        """Begin to fill, and return. Arguments as for ``fill``, but ``num_threads`` counts native threads."""
 
     def num_defaulted(self) -> int:
         """How many values of (row, column) were taken from a default. After fill, or measure where not sized."""
@@ -240,3 +282,66 @@ def decode_packed(data: Buffer, plain: bool = False) -> Int64s:
     Raises:
         ValueError: A varint is longer than 10 bytes, or the last one is cut short.
     """
+
+def permutation(size: int, key: int) -> Int64s:
+    """Fisher and Yates: a random permutation of 0 .. size-1, by splitmix64 from ``key`` (0 to 2**64 - 1).
+
+    Raises:
+        ValueError: ``size`` is not 0 to 2**62.
+        MemoryError: There is not enough.
+    """
+
+@final
+class Bijection:
+    """A permutation of 0 .. size-1 that is computed point by point: a Feistel network with cycle walking.
+
+    Immutable; may be used by several threads at once.
+    """
+
+    def __init__(self, size: int, keys: Sequence[int]) -> None:
+        """Make one.
+
+        Args:
+            size: 0 to 2**62.
+            keys: A key of 64 bits for each round, 8 or more.
+
+        Raises:
+            ValueError: ``size`` is out of range, or there are too few keys.
+        """
+
+    def ids(self, positions: Int64s) -> Int64s:
+        """The number at each position. IndexError for a position outside [0, size)."""
+
+    def positions(self, ids: Int64s) -> Int64s:
+        """The position of each number: the inverse of ``ids``."""
+
+@final
+class ShuffleQueue:
+    """TF1's shuffle queue on numbers: 0 .. size-1 enter in sequence, and leave in random order.
+
+    Before each draw the buffer holds ``capacity`` numbers, or all that remain. A draw takes the one at a random place,
+    which the next number then gets, or, when all have entered, the one at the buffer's end. For one thread at a time.
+    """
+
+    def __init__(self, size: int, capacity: int, key: int) -> None:
+        """Fill the buffer, 8 bytes a number.
+
+        Args:
+            size: 0 to 2**62.
+            capacity: At least 1; memory is bounded by ``size`` as well.
+            key: 0 to 2**64 - 1, from which splitmix64 draws.
+
+        Raises:
+            ValueError: A number is out of range.
+            MemoryError: There is not enough.
+        """
+
+    @property
+    def position(self) -> int:
+        """Numbers drawn so far."""
+
+    def take(self, count: int) -> Int64s:
+        """The next draws. ValueError if fewer than ``count`` are left."""
+
+    def skip(self, count: int) -> None:
+        """As ``take``, without the numbers."""

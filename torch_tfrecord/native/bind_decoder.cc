@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -56,7 +57,67 @@ std::shared_ptr<Schema> compile(const py::iterable& columns) {
   return schema;
 }
 
-std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::iterable& files, const py::object& file_of,
+// A job, with the arena that it writes to. Made, used and destroyed under the GIL.
+class PyJob {
+ public:
+  template <class... Args>
+  explicit PyJob(Args&&... args) : job_(std::make_unique<Job>(std::forward<Args>(args)...)) {}
+  PyJob(const PyJob&) = delete;
+  PyJob& operator=(const PyJob&) = delete;
+
+  ~PyJob() {
+    if (!job_->at_work()) return;
+    if (job_->work()->foreign()) {  // a fork may have come at any moment: what it copied is not fit to be freed
+      static_cast<void>(job_.release());
+      return;
+    }
+    const WithoutGil release;
+    job_->work()->cancel();
+  }
+
+  Job& job() const {
+    if (cancelled_) throw py::value_error("this job was cancelled");
+    return *job_;
+  }
+  const Job& even_if_cancelled() const { return *job_; }
+
+  void start_fill(const py::object& arena, const Int64s& numbers, int threads);
+
+  bool done() const { return job().work() == nullptr || job_->work()->done(); }
+
+  py::object wait() {
+    const std::shared_ptr<Work> work = job().work();
+    if (work != nullptr) {
+      while (!wait_a_while(*work)) {
+        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      }
+    }
+    const Fault fault = job().finish();
+    arena_.reset();
+    return to_python(fault);
+  }
+
+  void cancel() {
+    cancelled_ = true;
+    if (job_->at_work()) {
+      const WithoutGil release;
+      job_->work()->cancel();
+    }
+    arena_.reset();
+  }
+
+ private:
+  static bool wait_a_while(Work& work) {
+    const WithoutGil release;
+    return work.wait(std::chrono::milliseconds(50));
+  }
+
+  std::unique_ptr<BufferView> arena_;  // goes after the job
+  std::unique_ptr<Job> job_;
+  bool cancelled_ = false;
+};
+
+std::unique_ptr<PyJob> read(const std::shared_ptr<Schema>& schema, const py::iterable& files, const py::object& file_of,
                           const Int64s& offsets, const Int64s& lengths, int verify) {
   if (verify < 0 || verify > 2) throw py::value_error("verify is 0, 1 or 2");
   const py::ssize_t rows = offsets.size();
@@ -75,10 +136,10 @@ std::unique_ptr<Job> read(const std::shared_ptr<Schema>& schema, const py::itera
       places[static_cast<size_t>(i)].file = static_cast<int32_t>(file[i]);
     }
   }
-  return std::make_unique<Job>(schema, std::move(shared), std::move(places), verify);
+  return std::make_unique<PyJob>(schema, std::move(shared), std::move(places), verify);
 }
 
-std::unique_ptr<Job> parse(const std::shared_ptr<Schema>& schema, const py::iterable& payloads) {
+std::unique_ptr<PyJob> parse(const std::shared_ptr<Schema>& schema, const py::iterable& payloads) {
   // An iterator keeps its item alive until the next one, and a view the object that exports it: neither need be kept by
   // the caller. (Iterating by index would let an item die before it is looked at.)
   std::vector<std::unique_ptr<BufferView>> views;
@@ -91,7 +152,7 @@ std::unique_ptr<Job> parse(const std::shared_ptr<Schema>& schema, const py::iter
   for (size_t i = 0; i < views.size(); ++i) {
     if (views[i]->size() > 0) std::memcpy(block.data() + offsets[i], views[i]->data(), static_cast<size_t>(views[i]->size()));
   }
-  return std::make_unique<Job>(schema, std::move(block), std::move(offsets));
+  return std::make_unique<PyJob>(schema, std::move(block), std::move(offsets));
 }
 
 void require_measured(const Job& job, const Column& column) {
@@ -119,47 +180,18 @@ void check_placements(const Job& job, const std::vector<Placement>& placements, 
   }
 }
 
-// One call at a time: a job is not for several threads. Made under the GIL.
-class Busy {
- public:
-  explicit Busy(Job& job) : job_(job) {
-    if (job.busy.exchange(true)) throw py::value_error("this job is at work in another thread");
-  }
-  ~Busy() { job_.busy = false; }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
- private:
-  Job& job_;
-};
-
-py::object measure(Job& job, int threads) {
-  const Busy busy(job);
-  if (job.measured()) throw py::value_error("measure was called twice");
-  Fault fault;
-  {
-    const WithoutGil release;
-    fault = job.measure(threads);
-  }
-  return to_python(fault);
-}
-
-py::object fill(Job& job, const py::object& arena, const Int64s& numbers, int threads) {
-  const Busy busy(job);
+void PyJob::start_fill(const py::object& arena, const Int64s& numbers, int threads) {
+  Job& job = this->job();
   const size_t columns = job.schema().columns.size();
   if (static_cast<size_t>(numbers.size()) != 3 * columns) throw py::value_error("placements are three numbers a column");
-  if (!job.sized() && !job.measured()) throw py::value_error("measure comes before fill");
+  job.check_fill();
   std::vector<Placement> placements(columns);
   if (columns > 0) std::memcpy(placements.data(), numbers.data(), columns * sizeof(Placement));
-  BufferView view(arena, PyBUF_WRITABLE);
-  if (reinterpret_cast<uintptr_t>(view.data()) % 8 != 0 && columns > 0) throw py::value_error("the arena is not 8-byte aligned");
-  check_placements(job, placements, view.size());
-  Fault fault;
-  {
-    const WithoutGil release;
-    fault = job.fill(view.writable(), placements, threads);
-  }
-  return to_python(fault);
+  auto view = std::make_unique<BufferView>(arena, PyBUF_WRITABLE);
+  if (reinterpret_cast<uintptr_t>(view->data()) % 8 != 0 && columns > 0) throw py::value_error("the arena is not 8-byte aligned");
+  check_placements(job, placements, view->size());
+  job.start_fill(view->writable(), std::move(placements), threads);
+  arena_ = std::move(view);
 }
 
 const Column& column_at(const Job& job, int64_t column) {
@@ -167,7 +199,8 @@ const Column& column_at(const Job& job, int64_t column) {
   return job.schema().columns[static_cast<size_t>(column)];
 }
 
-py::list values(const Job& job, int64_t column) {
+py::list values(const PyJob& self, int64_t column) {
+  const Job& job = self.job();
   const Column& spec = column_at(job, column);
   if (spec.kind > kBytes || !job.measured()) throw py::value_error("values are of a bytes column, after measure");
   py::list list;
@@ -232,28 +265,63 @@ void bind_decoder(py::module_& module) {
       .def(py::init<int64_t>(), py::arg("nbytes"))
       .def("__len__", &Block::size);
 
-  py::class_<Job>(module, "Job")
-      .def_property_readonly("rows", &Job::rows)
-      .def_property_readonly("sized", &Job::sized)
-      .def("measure", &measure, py::arg("num_threads"))
+  py::class_<PyJob>(module, "Job")
+      .def_property_readonly("rows", [](const PyJob& self) { return self.even_if_cancelled().rows(); })
+      .def_property_readonly("sized", [](const PyJob& self) { return self.even_if_cancelled().sized(); })
+      .def_property_readonly("finished_at",
+                             [](const PyJob& self) {
+                               const auto& work = self.even_if_cancelled().work();
+                               return work == nullptr ? 0.0 : work->finished_at();
+                             })
+      .def(
+          "measure",
+          [](PyJob& self, int threads) {
+            self.job().start_measure(threads);
+            return self.wait();
+          },
+          py::arg("num_threads"))
+      .def(
+          "start_measure",
+          [](PyJob& self, int threads) {
+            self.job().start_measure(threads);
+            self.job().work()->submit();
+          },
+          py::arg("num_threads"))
       .def(
           "num_values",
-          [](const Job& job, int64_t column) {
+          [](const PyJob& self, int64_t column) {
+            const Job& job = self.job();
             if (column_at(job, column).layout == Layout::kRagged) require_measured(job, column_at(job, column));
             return job.num_values(static_cast<size_t>(column));
           },
           py::arg("column"))
       .def(
           "num_bytes",
-          [](const Job& job, int64_t column) {
-            require_measured(job, column_at(job, column));
-            return job.num_bytes(static_cast<size_t>(column));
+          [](const PyJob& self, int64_t column) {
+            require_measured(self.job(), column_at(self.job(), column));
+            return self.job().num_bytes(static_cast<size_t>(column));
           },
           py::arg("column"))
       .def("values", &values, py::arg("column"))
-      .def("fill", &fill, py::arg("arena"), py::arg("placements"), py::arg("num_threads"))
-      .def("num_defaulted", &Job::num_defaulted)
-      .def("num_duplicates", &Job::num_duplicates);
+      .def(
+          "fill",
+          [](PyJob& self, const py::object& arena, const Int64s& placements, int threads) {
+            self.start_fill(arena, placements, threads);
+            return self.wait();
+          },
+          py::arg("arena"), py::arg("placements"), py::arg("num_threads"))
+      .def(
+          "start_fill",
+          [](PyJob& self, const py::object& arena, const Int64s& placements, int threads) {
+            self.start_fill(arena, placements, threads);
+            self.job().work()->submit();
+          },
+          py::arg("arena"), py::arg("placements"), py::arg("num_threads"))
+      .def("done", &PyJob::done)
+      .def("wait", &PyJob::wait)
+      .def("cancel", &PyJob::cancel)
+      .def("num_defaulted", [](const PyJob& self) { return self.job().num_defaulted(); })
+      .def("num_duplicates", [](const PyJob& self) { return self.job().num_duplicates(); });
 
   py::class_<Schema, std::shared_ptr<Schema>>(module, "Decoder")
       .def(py::init(&compile), py::arg("columns"))

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
-#include "pool.h"
 #include "varint.h"
 
 namespace tfr {
@@ -18,14 +18,14 @@ constexpr int64_t kMaxChunk = 256 << 10;  // and small enough to stay in a core'
 // The work of one thread on one chunk of rows.
 class Job::Task {
  public:
-  Task(Job& job, uint8_t* arena, const std::vector<Placement>* placements)
-      : job_(job), schema_(*job.schema_), arena_(arena), placements_(placements), walker_(schema_.names) {
-    if (arena == nullptr) return;
+  explicit Task(Job& job)
+      : job_(job), schema_(*job.schema_), arena_(job.arena_), placements_(job.placements_), walker_(schema_.names) {
+    if (arena_ == nullptr) return;
     for (size_t c = 0; c < schema_.columns.size(); ++c) {
       const Column& column = schema_.columns[c];
-      const int64_t values = (*placements)[c].values;
+      const int64_t values = placements_[c].values;
       if (column.is_scalar() && values >= 0) {
-        scalars_.push_back({column.slot, column.kind, arena + values});
+        scalars_.push_back({column.slot, column.kind, arena_ + values});
       } else {
         others_.push_back(c);
       }
@@ -61,7 +61,7 @@ class Job::Task {
     for (int64_t row = chunk.begin; row < chunk.end; ++row) {
       for (size_t c = 0; c < schema_.columns.size(); ++c) {
         const Column& column = schema_.columns[c];
-        const Placement& placement = (*placements_)[c];
+        const Placement& placement = placements_[c];
         if (placement.values < 0) continue;
         const Slot& slot = job_.slot(row, c);
         if (column.sized()) {
@@ -156,8 +156,8 @@ class Job::Task {
       return stop(row, fault);
     }
     defaulted_ += defaulted;
-    if (arena_ != nullptr && (*placements_)[c].values >= 0) {
-      write_sized(column, slot, arena_ + (*placements_)[c].values + row * column.row_bytes());
+    if (arena_ != nullptr && placements_[c].values >= 0) {
+      write_sized(column, slot, arena_ + placements_[c].values + row * column.row_bytes());
     }
     return true;
   }
@@ -178,7 +178,7 @@ class Job::Task {
   Job& job_;
   const Schema& schema_;
   uint8_t* const arena_;
-  const std::vector<Placement>* const placements_;
+  const std::vector<Placement>& placements_;
   ExampleWalker walker_;
   std::vector<Slot> own_slots_;
   std::vector<Scalar> scalars_;  // columns of one number a record, and where they go
@@ -216,6 +216,10 @@ Job::Job(std::shared_ptr<const Schema> schema, Block block, std::vector<int64_t>
       raw_(std::make_unique<Block>(std::move(block))),
       raw_offsets_(std::move(offsets)) {}
 
+Job::~Job() {
+  if (work_ != nullptr) work_->cancel();
+}
+
 const Slot& Job::slot(int64_t row, size_t column) const {
   const int32_t slot = schema_->columns[column].slot;
   if (slot == Names::kUnwanted) return payload_slots_[static_cast<size_t>(row)];
@@ -252,31 +256,39 @@ std::vector<Job::Chunk> Job::chunks(int64_t rows, int threads) const {
 }
 
 template <class Body>
-void Job::run(int64_t rows, int threads, uint8_t* arena, const std::vector<Placement>* placements, Body body) {
-  const std::vector<Chunk> all = chunks(rows, threads);
-  parallel_for(static_cast<int64_t>(all.size()), threads, [&](int64_t i) {
-    const Chunk& chunk = all[static_cast<size_t>(i)];
+void Job::start(Stage stage, int threads, std::function<int64_t()> begin, Body body, std::function<void()> end) {
+  const auto task = [this, body](int64_t i) {
+    const Chunk& chunk = chunks_[static_cast<size_t>(i)];
     if (chunk.begin > first_bad_) return;  // the first bad row is what counts
-    Task task(*this, arena, placements);
+    Task task(*this);
     body(task, chunk);
-  });
+  };
+  work_ = std::make_shared<Work>(Steps{std::move(begin), task, std::move(end)}, threads);
+  stage_ = stage;
 }
 
-Fault Job::measure(int threads) {
-  if (measured_) throw std::invalid_argument("measure was called twice");
+void Job::start_measure(int threads) {
+  if (at_work()) throw std::invalid_argument("this job is at work: wait comes first");
+  if (stage_ != Stage::kNew) throw std::invalid_argument("measure comes once, and before fill");
+  const auto end = [this] {
+    if (!fault_) add_up();
+  };
+  const auto decode = [](Task& task, const Chunk& chunk) { task.decode(chunk); };
+  start(Stage::kMeasuring, threads, [this, threads] { return prepare_measure(threads); }, decode, end);
+}
+
+int64_t Job::prepare_measure(int threads) {
   const int64_t rows = fetchable();
+  chunks_ = chunks(rows, threads);
   if (!in_memory_) {
-    const auto slack = static_cast<int64_t>(chunks(rows, threads).size()) * kSlack;
+    const auto slack = static_cast<int64_t>(chunks_.size()) * kSlack;
     raw_ = std::make_unique<Block>(raw_offsets_[static_cast<size_t>(rows)] + slack + kSlack);
   }
   slots_.resize(static_cast<size_t>(rows_ * schema_->names.size()));
   for (const Column& column : schema_->columns) {
     if (column.slot == Names::kUnwanted) payload_slots_.resize(static_cast<size_t>(rows_));
   }
-  run(rows, threads, nullptr, nullptr, [](Task& task, Chunk chunk) { task.decode(chunk); });
-  if (!fault_) add_up();
-  measured_ = !fault_;
-  return fault_;
+  return static_cast<int64_t>(chunks_.size());
 }
 
 void Job::add_up() {
@@ -298,25 +310,62 @@ void Job::add_up() {
   }
 }
 
-Fault Job::fill(uint8_t* arena, const std::vector<Placement>& placements, int threads) {
-  if (filled_) throw std::invalid_argument("fill was called twice");
-  filled_ = true;
-  if (!measured_) {
-    run(fetchable(), threads, arena, &placements, [](Task& task, Chunk chunk) { task.decode(chunk); });
-    return fault_;
+void Job::check_fill() const {
+  if (at_work()) throw std::invalid_argument("this job is at work: wait comes first");
+  if (stage_ == Stage::kFilled || stage_ == Stage::kFailed) {
+    throw std::invalid_argument("fill comes once, and after a measure without a fault");
   }
-  for (size_t c = 0; c < placements.size(); ++c) {
+  if (!sized_ && !measured_) throw std::invalid_argument("measure comes before fill");
+}
+
+void Job::start_fill(uint8_t* arena, std::vector<Placement> placements, int threads) {
+  check_fill();
+  arena_ = arena;
+  placements_ = std::move(placements);
+  if (measured_) {
+    const auto begin = [this, threads] {
+      chunks_ = chunks(rows_, threads);
+      return prepare_write();
+    };
+    const auto write = [](Task& task, const Chunk& chunk) { task.write(chunk); };
+    start(Stage::kFilling, threads, begin, write, [] {});
+    return;
+  }
+  const auto begin = [this, threads] {
+    chunks_ = chunks(fetchable(), threads);
+    return static_cast<int64_t>(chunks_.size());
+  };
+  const auto decode = [](Task& task, const Chunk& chunk) { task.decode(chunk); };
+  start(Stage::kFilling, threads, begin, decode, [] {});
+}
+
+// The offsets of ragged columns, which are known; the rows come after.
+int64_t Job::prepare_write() {
+  for (size_t c = 0; c < placements_.size(); ++c) {
     const Column& column = schema_->columns[c];
-    const Placement& at = placements[c];
+    const Placement& at = placements_[c];
     if (column.sized() || at.values < 0) continue;
     const auto& values = value_starts_[c];
-    if (column.layout == Layout::kRagged) std::memcpy(arena + at.row_offsets, values.data(), values.size() * 8);
+    if (column.layout == Layout::kRagged) std::memcpy(arena_ + at.row_offsets, values.data(), values.size() * 8);
     if (column.is_text()) {
-      store64(arena + at.value_offsets + values.back() * 8, static_cast<uint64_t>(byte_starts_[c].back()));
+      store64(arena_ + at.value_offsets + values.back() * 8, static_cast<uint64_t>(byte_starts_[c].back()));
     }
   }
-  run(rows_, threads, arena, &placements, [](Task& task, Chunk chunk) { task.write(chunk); });
-  return {};
+  return static_cast<int64_t>(chunks_.size());
+}
+
+Fault Job::finish() {
+  if (work_ == nullptr) throw std::invalid_argument("nothing was started that could be waited for");
+  if (!work_->done()) throw std::invalid_argument("another thread went on with this job");
+  if (at_work()) {
+    const bool measuring = stage_ == Stage::kMeasuring;
+    stage_ = Stage::kFailed;  // also by what is thrown now
+    work_->rethrow();
+    if (!fault_) stage_ = measuring ? Stage::kMeasured : Stage::kFilled;
+    measured_ = measured_ || stage_ == Stage::kMeasured;
+  }
+  work_->rethrow();
+  return fault_;
 }
 
 int64_t Job::num_values(size_t column) const {

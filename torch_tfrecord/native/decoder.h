@@ -11,32 +11,43 @@
 #include "columns.h"
 #include "fault.h"
 #include "fetch.h"
+#include "pool.h"
 
 namespace tfr {
 
-// Decodes one batch. Where every column is sized, `fill` does all in one pass through cache-sized buffers. Otherwise
-// `measure` reads all rows into one block and notes where their values lie, and `fill` copies them out of there.
+// Decodes one batch. Where every column is sized, a fill does all in one pass through cache-sized buffers. Otherwise a
+// measure reads all rows into one block and notes where their values lie, and a fill copies them out of there.
+//
+// Both are work for threads: `start_...` makes it, the caller submits it or waits for it, and `finish` takes its result.
 class Job {
  public:
   Job(std::shared_ptr<const Schema> schema, Files files, std::vector<Place> places, int verify);
   // Payloads in memory, end to end in `block`: row i lies at [offsets[i], offsets[i + 1]); kSlack bytes follow the last.
   Job(std::shared_ptr<const Schema> schema, Block block, std::vector<int64_t> offsets);
+  ~Job();  // what is at work is cancelled
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   int64_t rows() const { return rows_; }
   bool sized() const { return sized_; }
   bool measured() const { return measured_; }
   const Schema& schema() const { return *schema_; }
 
-  // Each at most once. Both return the fault of the first bad row, if there is one.
-  Fault measure(int threads);
-  Fault fill(uint8_t* arena, const std::vector<Placement>& placements, int threads);
+  // Each at most once. The arena must stay until the work is done or cancelled.
+  void start_measure(int threads);
+  void start_fill(uint8_t* arena, std::vector<Placement> placements, int threads);
+  void check_fill() const;  // throws where start_fill would
+  // What was started last, or null.
+  const std::shared_ptr<Work>& work() const { return work_; }
+  // When that is done: the fault of the first bad row, if there is one. Also a second time.
+  Fault finish();
+  // Whether something was started and not finished.
+  bool at_work() const { return stage_ == Stage::kMeasuring || stage_ == Stage::kFilling; }
 
   int64_t num_values(size_t column) const;
   int64_t num_bytes(size_t column) const;
   // After measure.
   std::vector<Range> values(size_t column) const;
-
-  std::atomic<bool> busy{false};  // for callers from several threads: whether measure or fill is at work
 
   int64_t num_defaulted() const { return num_defaulted_; }
   int64_t num_duplicates() const { return num_duplicates_; }
@@ -46,12 +57,15 @@ class Job {
     int64_t begin, end;  // rows
     int64_t shift;       // bytes between chunks that stand in raw_ before it: a walk reads into the slack of its own
   };
+  enum class Stage { kNew, kMeasuring, kMeasured, kFilling, kFilled, kFailed };
   class Task;
 
+  template <class Body>
+  void start(Stage stage, int threads, std::function<int64_t()> prepare, Body body, std::function<void()> end);
   int64_t fetchable();
   std::vector<Chunk> chunks(int64_t rows, int threads) const;
-  template <class Body>
-  void run(int64_t rows, int threads, uint8_t* arena, const std::vector<Placement>* placements, Body body);
+  int64_t prepare_measure(int threads);
+  int64_t prepare_write();
   const Slot& slot(int64_t row, size_t column) const;
   void report(const Fault& fault);
   void add_up();
@@ -63,8 +77,12 @@ class Job {
   const int64_t rows_;
   const bool in_memory_;
   const bool sized_;
+  Stage stage_ = Stage::kNew;
   bool measured_ = false;
-  bool filled_ = false;
+  std::shared_ptr<Work> work_;
+  uint8_t* arena_ = nullptr;  // where a fill writes
+  std::vector<Placement> placements_;
+  std::vector<Chunk> chunks_;  // tasks of the work
 
   std::unique_ptr<Block> raw_;          // frames, or payloads, that stay until the job dies
   std::vector<int64_t> raw_offsets_;    // rows + 1

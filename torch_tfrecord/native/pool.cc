@@ -1,24 +1,23 @@
 #include "pool.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <exception>
-#include <mutex>
+#include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace tfr {
 namespace {
 
-constexpr int kMaxHelpers = 256;
+constexpr int kMaxThreads = 256;
+constexpr int64_t kNoMore = INT64_MAX / 2;  // beyond all tasks
 
 // A thread that waits spins for a while before it sleeps: to wake it takes tens of microseconds, on a virtual machine
-// more, and batches of small records take little longer than that. After a batch, a helper so stays awake for the next.
+// more, and batches of small records take little longer than that. After a batch, a thread so stays awake for the next.
 constexpr auto kSpin = std::chrono::microseconds(200);
 
 inline void relax() {
@@ -30,59 +29,55 @@ inline void relax() {
 }
 
 template <class Ready>
-bool spin_until(Ready ready) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
+void spin_until(Ready ready) {
+  const auto end = Work::Clock::now() + kSpin;
   do {
     for (int i = 0; i < 64; ++i) {
-      if (ready()) return true;
+      if (ready()) return;
       relax();
     }
-  } while (std::chrono::steady_clock::now() < end);
-  return false;
+  } while (Work::Clock::now() < end);
 }
 
-// One call of parallel_for. It lives on the caller's stack: no helper touches it after `helpers` fell to 0.
-struct Region {
-  Region(int64_t tasks, const std::function<void(int64_t)>& body) : tasks(tasks), body(body) {}
+double monotonic_seconds() {
+#if defined(__APPLE__)
+  return static_cast<double>(clock_gettime_nsec_np(CLOCK_UPTIME_RAW)) * 1e-9;
+#else
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+#endif
+}
 
-  const int64_t tasks;
-  const std::function<void(int64_t)>& body;
-  std::atomic<int64_t> next{0};
-  std::atomic<int> helpers{0};  // at work on it; changed under the pool's mutex
-  std::exception_ptr error;     // the first; guarded by the pool's mutex
-
-  void run(std::mutex& mutex) {
-    try {
-      for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) body(task);
-    } catch (...) {
-      next.store(tasks);  // the others stop early
-      std::lock_guard<std::mutex> lock(mutex);
-      if (!error) error = std::current_exception();
-    }
-  }
-};
+}  // namespace
 
 class Pool {
  public:
-  void run(int64_t tasks, int helpers, const std::function<void(int64_t)>& body) {
-    Region region(tasks, body);
+  using Lock = std::unique_lock<std::mutex>;
+
+  std::mutex mutex;
+
+  // Calls for threads. What was submitted first has the first of them.
+  void call(Work& work, int threads) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
-      start(std::min(helpers, kMaxHelpers));
-      wanted_.insert(wanted_.end(), static_cast<size_t>(helpers), &region);
-      num_wanted_ = wanted_.size();
+      const Lock lock(mutex);
+      if (work.exhausted()) return;
+      if (std::none_of(queue_.begin(), queue_.end(), [&](const auto& other) { return other.get() == &work; })) {
+        queue_.push_back(work.shared_from_this());
+      }
+      work.wanted_ += threads;
+      num_wanted_ += threads;
+      start(threads);
     }
-    for (int i = 0; i < helpers; ++i) work_.notify_one();
-    region.run(mutex_);
-    std::unique_lock<std::mutex> lock(mutex_);
-    // Calls for help that nobody has heeded yet are taken back, so a busy pool never delays a caller.
-    wanted_.erase(std::remove(wanted_.begin(), wanted_.end(), &region), wanted_.end());
-    num_wanted_ = wanted_.size();
-    lock.unlock();
-    const bool done = spin_until([&region] { return region.helpers == 0; });
-    lock.lock();  // also after the spin: the last helper must have left the mutex before the region goes
-    if (!done) done_.wait(lock, [&region] { return region.helpers == 0; });
-    if (region.error) std::rethrow_exception(region.error);
+    for (int i = 0; i < threads; ++i) called_.notify_one();
+  }
+
+  // Under the mutex: takes the calls back that nobody has heeded.
+  void withdraw(Work& work) {
+    num_wanted_ -= work.wanted_;
+    work.wanted_ = 0;
+    queue_.erase(std::remove_if(queue_.begin(), queue_.end(), [&](const auto& other) { return other.get() == &work; }),
+                 queue_.end());
   }
 
  private:
@@ -95,34 +90,40 @@ class Pool {
   }
 
   void serve() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    Lock lock(mutex);
     while (true) {
       lock.unlock();
       spin_until([this] { return num_wanted_ > 0; });
       lock.lock();
-      work_.wait(lock, [this] { return !wanted_.empty(); });
-      Region* region = wanted_.front();
-      wanted_.pop_front();
-      num_wanted_ = wanted_.size();
-      ++region->helpers;
-      lock.unlock();
-      region->run(mutex_);
-      lock.lock();
-      if (--region->helpers == 0) done_.notify_all();
+      called_.wait(lock, [this] { return num_wanted_ > 0; });
+      const auto first = std::find_if(queue_.begin(), queue_.end(), [](const auto& work) { return work->wanted_ > 0; });
+      const std::shared_ptr<Work> work = *first;
+      --work->wanted_;
+      --num_wanted_;
+      if (work->joinable()) {
+        work->help(lock, Work::Clock::time_point::max());
+      } else {
+        withdraw(*work);
+      }
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable work_, done_;
-  std::deque<Region*> wanted_;
-  std::atomic<size_t> num_wanted_{0};  // its size, for those who spin
+  std::condition_variable called_;
+  std::deque<std::shared_ptr<Work>> queue_;  // work whose tasks are not all begun, in the order of submission
+  std::atomic<int> num_wanted_{0};           // threads that it wants, for those who spin
   int started_ = 0;
 };
 
+namespace {
+
 // Never destroyed: its threads wait in it until the process ends. A forked child has no threads, and perhaps a mutex
-// that was held when it was made, so it forgets its parent's pool.
+// that was held when it was made, so it forgets its parent's pool, and leaves alone what that works on.
 std::atomic<Pool*> the_pool{nullptr};
-[[maybe_unused]] const int forgets = pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
+std::atomic<int64_t> the_process{0};  // how many forks lie between this one and the first
+[[maybe_unused]] const int forgets = pthread_atfork(nullptr, nullptr, [] {
+  the_pool.store(nullptr);
+  ++the_process;
+});
 
 Pool& pool() {
   Pool* current = the_pool.load();
@@ -135,13 +136,103 @@ Pool& pool() {
 
 }  // namespace
 
-void parallel_for(int64_t tasks, int threads, const std::function<void(int64_t)>& body) {
-  const int64_t helpers = std::min<int64_t>(threads, tasks) - 1;
-  if (helpers <= 0) {
-    for (int64_t task = 0; task < tasks; ++task) body(task);
-    return;
+Work::Work(Steps steps, int threads)
+    : pool_(pool()),
+      process_(the_process),
+      steps_(std::move(steps)),
+      threads_(std::clamp(threads, 1, kMaxThreads)) {}
+
+bool Work::foreign() const { return process_ != the_process.load(std::memory_order_relaxed); }
+
+void Work::submit() { pool_.call(*this, 1); }
+
+bool Work::wait(Clock::duration limit) {
+  if (foreign()) throw std::runtime_error("this job was started in another process, of which this one is a fork");
+  if (done_) return true;
+  const auto until = Clock::now() + limit;
+  Lock lock(pool_.mutex);
+  while (!done_) {
+    if (joinable()) {
+      help(lock, until);
+      if (Clock::now() >= until) return done_;
+      continue;
+    }
+    lock.unlock();
+    spin_until([this] { return done_ || next_ < tasks_; });
+    lock.lock();
+    if (!changed_.wait_until(lock, until, [this] { return done_ || joinable(); })) return false;
   }
-  pool().run(tasks, static_cast<int>(std::min<int64_t>(helpers, kMaxHelpers)), body);
+  return true;
+}
+
+void Work::cancel() {
+  if (foreign() || done_) return;
+  Lock lock(pool_.mutex);
+  stop(nullptr);
+  pool_.withdraw(*this);
+  if (at_work_ == 0 && !done_) finish();
+  lock.unlock();
+  spin_until([this] { return done_.load(); });
+  lock.lock();
+  changed_.wait(lock, [this] { return done_.load(); });
+}
+
+void Work::rethrow() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+// One thread's part of it. Called with the mutex held, and returns so.
+void Work::help(Lock& lock, Clock::time_point until) {
+  ++at_work_;
+  const bool first = !begun_;
+  begun_ = true;
+  lock.unlock();
+  try {
+    if (first) open(steps_.begin());
+    for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
+      steps_.task(task);
+      if (Clock::now() >= until) break;
+    }
+    lock.lock();
+    if (at_work_ == 1 && exhausted() && !stopped_) {  // the last one; nobody joins any more
+      lock.unlock();
+      steps_.end();
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    stop(std::current_exception());
+  }
+  if (!lock.owns_lock()) lock.lock();
+  --at_work_;
+  if (!exhausted()) return;
+  pool_.withdraw(*this);
+  if (at_work_ == 0) finish();
+}
+
+// The tasks are known: others may come.
+void Work::open(int64_t tasks) {
+  {
+    const Lock lock(pool_.mutex);
+    tasks_ = tasks;
+    changed_.notify_all();
+  }
+  const auto threads = static_cast<int>(std::min<int64_t>(threads_, tasks)) - 1;
+  if (threads > 0) pool_.call(*this, threads);
+}
+
+// Under the mutex: nobody begins another task.
+void Work::stop(std::exception_ptr error) {
+  if (!error_) error_ = std::move(error);
+  stopped_ = true;
+  begun_ = true;
+  next_ = kNoMore;
+  if (at_work_ == 0 || tasks_ < 0) tasks_ = 0;
+}
+
+void Work::finish() {
+  finished_at_ = monotonic_seconds();
+  done_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace tfr

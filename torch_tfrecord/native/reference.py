@@ -9,6 +9,7 @@ from. ``TORCH_TFRECORD_BACKEND=python`` runs the whole package on it. From the b
     * ``reference_columns``: what a column takes from a record
     * ``reference_decoder``: batches of records into columns
     * ``reference_encode``: columns into records
+    * ``reference_order``: permutations, and the shuffle queue
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch_tfrecord.native.reference_frames import (
     set_crc32c_implementation,
     split_frames,
 )
+from torch_tfrecord.native.reference_order import Bijection, ShuffleQueue, permutation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,10 +41,12 @@ if TYPE_CHECKING:
 __all__ = [
     "FIXED",
     "RAGGED",
+    "Bijection",
     "Block",
     "Decoder",
     "File",
     "Job",
+    "ShuffleQueue",
     "crc32c",
     "crc32c_implementation",
     "crc32c_implementations",
@@ -52,6 +56,7 @@ __all__ = [
     "frame",
     "frame_size",
     "masked_crc32c",
+    "permutation",
     "set_crc32c_implementation",
     "split_frames",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, final
 
@@ -74,6 +75,8 @@ class Decoder:
 class Job:
     """One batch on its way into an arena: ``measure`` where ``sized`` is False, then ``fill``.
 
+    There are no threads here: what is started is done at once, though its fault is told by ``wait`` alone.
+
     Made by ``Decoder`` alone. ``read_row`` returns a row's payload, or raises FrameError or OSError; ``offsets`` says
     where the rows' frames lie.
     """
@@ -91,21 +94,52 @@ class Job:
         for i, spec in enumerate(specs):
             if spec.kind != WHOLE_PAYLOAD:
                 self._first_column.setdefault(spec.key, i)
-        self._state = "new"  # then "failed" or "measured", then "filled"
+        self._state = "new"  # then "failed" or "measured", then "filled"; "cancelled" at any time
+        self._started = False
+        self._waited = True  # for what was started last
+        self._fault: Fault | None = None  # of what was started last
+        self.finished_at = 0.0
         self._num_defaulted = 0
         self._num_duplicates = 0
 
-    def measure(self, num_threads: int) -> Fault | None:  # noqa: ARG002
+    def measure(self, num_threads: int) -> Fault | None:
         """Read and check all rows and find the size of each column. ``num_threads`` is for the native core."""
+        self.start_measure(num_threads)
+        return self.wait()
+
+    def start_measure(self, num_threads: int) -> None:  # noqa: ARG002
+        """Begin to measure: see ``_core.pyi``."""
+        self._require_idle()
         if self._state != "new":
-            raise ValueError("a job is measured once")
-        self._state = "failed"
-        for row in range(self.rows):
-            fault = self._decode_row(row)
-            if fault is not None:
-                return fault
-        self._state = "measured"
-        return None
+            raise ValueError("measure comes once, and before fill")
+        fault = self._decode()
+        self._end("failed" if fault else "measured", fault)
+
+    def _decode(self) -> Fault | None:
+        faults = map(self._decode_row, range(self.rows))
+        return next((fault for fault in faults if fault is not None), None)
+
+    def _end(self, state: str, fault: Fault | None) -> None:
+        self._state, self._fault = state, fault
+        self._started, self._waited = True, False
+        self.finished_at = time.monotonic()
+
+    def done(self) -> bool:
+        """Whether nothing is at work: always so here."""
+        self._require_alive()
+        return True
+
+    def wait(self) -> Fault | None:
+        """Give the fault of what was started last, or None."""
+        self._require_alive()
+        if not self._started:
+            raise ValueError("nothing was started that could be waited for")
+        self._waited = True
+        return self._fault
+
+    def cancel(self) -> None:
+        """Make the job unusable."""
+        self._state = "cancelled"
 
     def _decode_row(self, row: int) -> Fault | None:
         try:
@@ -160,6 +194,12 @@ class Job:
 
     def fill(self, arena: Buffer, placements: Int64s, num_threads: int) -> Fault | None:
         """Write all columns into a writable buffer: see ``_core.pyi``."""
+        self.start_fill(arena, placements, num_threads)
+        return self.wait()
+
+    def start_fill(self, arena: Buffer, placements: Int64s, num_threads: int) -> None:  # noqa: ARG002
+        """Begin to fill: see ``_core.pyi``."""
+        self._require_idle()
         if self._state not in (("new", "measured") if self.sized else ("measured",)):
             raise ValueError("fill comes once, and after a measure without a fault where the job is not sized")
         view = memoryview(arena)
@@ -167,14 +207,13 @@ class Job:
             raise ValueError("the arena must be writable and contiguous")
         view = view.cast("B")
         places = self._check_placements(placements, view.nbytes)
-        fault = self.measure(num_threads) if self._state == "new" else None
-        if fault is not None:
-            return fault
-        self._state = "filled"
-        for column, part, begin in places:
-            data = self._part(column, part)
-            view[begin : begin + len(data)] = data
-        return None
+        fault = self._decode() if self._state == "new" else None
+        if fault is None:
+            self._state = "filled"
+            for column, part, begin in places:
+                data = self._part(column, part)
+                view[begin : begin + len(data)] = data
+        self._end("failed" if fault else "filled", fault)
 
     def _check_placements(self, placements: Int64s, arena_bytes: int) -> list[tuple[int, int, int]]:
         """Take the wanted parts as (column, part, begin), each of which has room in the arena. Raises ValueError."""
@@ -218,20 +257,32 @@ class Job:
 
     def num_defaulted(self) -> int:
         """How many values of (row, column) were taken from a default."""
+        self._require_alive()
         return self._num_defaulted
 
     def num_duplicates(self) -> int:
         """How many entries of a wanted name were replaced by a later entry of that name."""
+        self._require_alive()
         return self._num_duplicates
 
     def _spec(self, column: int) -> Spec:
+        self._require_alive()
         if not 0 <= column < len(self._specs):
             raise IndexError(f"column {column} of {len(self._specs)}")
         return self._specs[column]
 
     def _require_measured(self) -> None:
-        if self._state not in ("measured", "filled"):
+        if self._state not in ("measured", "filled") or (self._state == "measured" and not self._waited):
             raise ValueError("known only after a measure without a fault")
+
+    def _require_idle(self) -> None:
+        self._require_alive()
+        if not self._waited:
+            raise ValueError("this job is at work: wait comes first")
+
+    def _require_alive(self) -> None:
+        if self._state == "cancelled":
+            raise ValueError("this job was cancelled")
 
 
 def _pieces(values: Values) -> tuple[bytes, ...]:

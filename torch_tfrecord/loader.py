@@ -1,0 +1,294 @@
+"""`TFRecordLoader`: batches decoded ahead by native threads of this process."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import Subset
+
+from torch_tfrecord.dataset import TFRecordDataset
+from torch_tfrecord.drawing import Draw
+from torch_tfrecord.errors import CancelledError
+from torch_tfrecord.explain import Explanation, explain
+from torch_tfrecord.loading import Loading, Options
+from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
+from torch_tfrecord.ranks import resolve_rank
+from torch_tfrecord.shard import Share, check_batch_size
+from torch_tfrecord.state import Passes, Source
+from torch_tfrecord.stats import Counts, LoaderStats
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class TFRecordLoader:
+    """Delivers batches of one rank, decoded ahead by native threads: the fastest door, and the recommended one.
+
+    Iterating is a pass over an epoch. Each pass is the next epoch, counted at its first batch; ``set_epoch`` names
+    another. Nothing starts before the first batch is asked for, and everything ends with the pass, with a ``break``,
+    with an exception in the loop, or with ``close``. Several iterators may be at work at once, each in its own epoch.
+    The same arguments give the same batches as a ``DataLoader`` with a `RecordSampler`, or a `TFRecordIterableDataset`.
+
+    Images, transforms and parsers of your own need Python: one thread calls them ahead, in order and never at the same
+    time. Where they are slow, ``DataLoader`` workers are the better choice.
+
+    A batch that cannot be made raises when it is its turn; the one after it comes with the next ``next``.
+
+    Args:
+        dataset: The records; a ``Subset`` of them, from ``random_split`` say, is taken for `TFRecordDataset.select`.
+        batch_size: Records of a batch; of each rank.
+        shuffle: False: in order; True: a full permutation for each epoch; or a `BlockShuffle` or `QueueShuffle`.
+        seed: Of the order, and of transforms that take a ``generator``. All ranks need the same.
+        drop_last: True leaves out what does not fill a batch on each rank. False delivers a short last batch; ranks
+            that are short of a row then repeat a record, which is marked in ``batch.valid``.
+        rank: This process's rank. None, for this and ``world_size``: what ``torch.distributed`` says if a process group
+            is initialised, else ``RANK`` and ``WORLD_SIZE`` of the environment, else rank 0 of 1.
+        world_size: Number of ranks.
+        num_threads: Native threads that decode; None: ``torch.get_num_threads()``.
+        prefetch: Batches that are made ahead of the one in use; at least 1. Memory grows with it.
+        pin_memory: Whether batches lie in page-locked memory. None: if there is a CUDA device.
+        device: Where batches are to be delivered. They are copied there one batch ahead, on CUDA beside the
+            computation. None: they stay in the memory of the host.
+
+    Attributes:
+        dataset: The records.
+        batch_size: As given.
+        rank: This process's rank.
+        world_size: Number of ranks.
+
+    Raises:
+        TypeError: ``dataset`` is no `TFRecordDataset`.
+        ValueError: A number is out of its range.
+
+    Example:
+        >>> import torch, torch_tfrecord as tfr
+        >>> dataset = tfr.TFRecordDataset("numbers.tfrecord", {"n": tfr.FixedLenFeature((), torch.int64)})
+        >>> with tfr.TFRecordLoader(dataset, 32, shuffle=True, seed=1) as loader:
+        ...     sizes = [batch.num_records for batch in loader]
+        >>> sizes, loader.epoch, loader.stats().records
+        ([32, 32, 32, 4], 1, 100)
+    """
+
+    def __init__(
+        self,
+        dataset: TFRecordDataset | Subset[Any],
+        batch_size: int,
+        *,
+        shuffle: Shuffle = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_threads: int | None = None,
+        prefetch: int = 2,
+        pin_memory: bool | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> None:
+        self.dataset = _as_dataset(dataset)
+        self.batch_size = check_batch_size(batch_size)
+        self.shuffle = check_shuffle(shuffle)
+        self.seed = operator.index(seed)
+        self.drop_last = drop_last
+        self.rank, self.world_size = resolve_rank(rank, world_size)
+        self._options = Options(
+            batch_size=self.batch_size,
+            drop_last=drop_last,
+            num_threads=None if num_threads is None else _at_least_1(num_threads, "num_threads"),
+            prefetch=_at_least_1(prefetch, "prefetch"),
+            pin_memory=pin_memory,
+            device=None if device is None else torch.device(device),
+        )
+        self._passes = Passes()
+        self._counts = Counts()
+        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return self._share().num_batches(self.batch_size, drop_last=self.drop_last)
+
+    def __iter__(self) -> LoaderIterator:
+        if self._closed:
+            raise ValueError("this loader is closed")
+        iterator = LoaderIterator(self)
+        self._iterators.add(iterator)
+        return iterator
+
+    def begin(self) -> tuple[int, int, Loading]:
+        """Count a pass, for an iterator: its number, its epoch, and what makes its batches."""
+        number, epoch, start = self._passes.begin()
+        share = self._share(start)
+        order = open_order(self.shuffle, share.size, seed=self.seed, epoch=epoch)
+        draw = Draw(self.seed, epoch)
+        return number, epoch, Loading(self.dataset, order, share, draw, self._options, self._counts)
+
+    def deliver(self, number: int, epoch: int, position: int) -> None:
+        """Take note, for an iterator, of what it gives out."""
+        self._passes.deliver(number, epoch, position)
+
+    def finish(self, number: int) -> None:
+        """Take note, for an iterator, that its pass has come to its end."""
+        self._passes.finish(number)
+
+    def _share(self, start: int = 0) -> Share:
+        return Share(len(self.dataset), self.rank, self.world_size, self.drop_last, start)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch at work, or the next one if none is."""
+        return self._passes.state[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass read this epoch; from where a loaded state of this epoch stands, else from its start."""
+        self._passes.set_epoch(epoch)
+
+    @property
+    def sampler(self) -> TFRecordLoader:
+        """The loader itself: frameworks call ``loader.sampler.set_epoch``."""
+        return self
+
+    def _source(self) -> Source:
+        return Source(self.dataset.fingerprint, len(self.dataset), order_name(self.shuffle))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was delivered: a small dict of plain values, for ``torch.save`` or JSON, equal on all ranks.
+
+        Batches made ahead do not count. Taken in the loop it says where that pass stands, even after the last batch;
+        taken after the loop, that the next epoch is to come.
+        """
+        return self._source().state(self.seed, *self._passes.state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state in the next pass, with whatever number of ranks, and any batch size.
+
+        With the same ranks x batch size the remaining steps are the same; otherwise the same records follow in the same
+        order. The seed of the state is taken over.
+
+        Raises:
+            StateError: The state is of other data, another order or another version.
+        """
+        self.seed, epoch, position = self._source().read(state)
+        self._passes.load(epoch, position)
+
+    def stats(self) -> LoaderStats:
+        """What was done so far."""
+        return LoaderStats(
+            **vars(self._counts),
+            queue_depth=sum(iterator.num_ready for iterator in list(self._iterators)),
+            faults=len(self.dataset.index.faults),
+        )
+
+    def explain(self) -> Explanation:
+        """Who reads what in the next pass: prints as a table, and says whether each record comes exactly once."""
+        epoch, start = self._passes.next
+        return explain(
+            len(self.dataset),
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            epoch=epoch,
+            start=start,
+            world_size=self.world_size,
+            drop_last=self.drop_last,
+        )
+
+    def close(self) -> None:
+        """End all passes, wherever they are: their iterators raise CancelledError, and no new ones can be made."""
+        self._closed = True
+        for iterator in list(self._iterators):
+            iterator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_iterators"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._iterators = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"TFRecordLoader({self.dataset!r}, batch_size={self.batch_size}, order {order_name(self.shuffle)!r})"
+
+
+class LoaderIterator(Iterator[Any]):
+    """One pass of a `TFRecordLoader`, in the process that made it. It ends when it is dropped."""
+
+    def __init__(self, loader: TFRecordLoader) -> None:
+        self._loader = loader
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._number = self._epoch = 0
+        self._loading: Loading | None = None
+        self._stage = "new"  # then "at work", and at last "ended" or "closed"
+
+    @property
+    def num_ready(self) -> int:
+        """Batches that are made and wait to be taken."""
+        with self._lock:
+            return 0 if self._loading is None or self._pid != os.getpid() else self._loading.num_ready
+
+    def __next__(self) -> Any:
+        with self._lock:
+            self._check_process()
+            if self._stage == "new":
+                self._number, self._epoch, self._loading = self._loader.begin()
+                self._stage = "at work"
+            if self._stage == "closed":
+                raise CancelledError("the loader was closed before this pass had come to its end")
+            taken = None if self._loading is None else self._loading.take()
+            if taken is not None:
+                position, batch = taken
+                self._loader.deliver(self._number, self._epoch, position)
+                return batch
+            if self._stage == "at work":
+                self._end("ended")
+                self._loader.finish(self._number)
+            raise StopIteration
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "this iterator belongs to the process that this one was forked from: make a new one here"
+            )
+
+    def _end(self, stage: str) -> None:
+        self._stage = stage
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            loading.close()
+
+    def close(self) -> None:
+        """End the pass: drop what is on its way, and wait for what is at work."""
+        with self._lock:
+            if self._stage != "ended" and self._pid == os.getpid():  # a forked child has none of the threads
+                self._end("closed")
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _as_dataset(dataset: Any) -> TFRecordDataset:
+    if isinstance(dataset, Subset):
+        return _as_dataset(dataset.dataset).select(dataset.indices)
+    if isinstance(dataset, TFRecordDataset):
+        return dataset
+    found = type(dataset).__name__
+    raise TypeError(f"TFRecordLoader reads a TFRecordDataset, or a Subset of one, not {found}: use torch's DataLoader")
+
+
+def _at_least_1(number: int, name: str) -> int:
+    value = operator.index(number)
+    if value < 1:
+        raise ValueError(f"{name} is {number}, and must be at least 1")
+    return value

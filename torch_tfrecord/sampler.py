@@ -1,0 +1,168 @@
+"""`RecordSampler`: the order of an epoch, and one rank's share of it, for torch's ``DataLoader``."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
+
+from torch.utils.data import DistributedSampler
+
+from torch_tfrecord.drawing import SampledIndex
+from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
+from torch_tfrecord.ranks import resolve_rank
+from torch_tfrecord.shard import Share
+from torch_tfrecord.state import Passes, Source
+
+_CHUNK = 4096  # rows that are drawn at a time
+
+
+class RecordSampler(DistributedSampler[Any]):
+    """Draws the records of one rank, epoch after epoch, and can go on from where it was stopped.
+
+    A ``DistributedSampler``, so that Lightning and others leave it alone and call its ``set_epoch``; but it needs no
+    process group, pads only where it must and says so, keeps no list of the order, and has a state. Each pass is the
+    next epoch; ``set_epoch`` names another.
+
+    Args:
+        dataset: Anything with a length.
+        shuffle: False: in order; True: a full permutation for each epoch; or a `BlockShuffle` or `QueueShuffle`.
+        seed: Of the order. All ranks need the same.
+        num_replicas: Number of ranks. None, for this and for ``rank``: what ``torch.distributed`` says if a process
+            group is initialised, else ``WORLD_SIZE`` and ``RANK`` of the environment, else one rank.
+        rank: This process's rank. ``rank=0, num_replicas=1`` reads everything.
+        drop_last: What becomes of records that do not go round: False: ranks that are short repeat one of the order's
+            first records as their last row, which is marked in ``batch.valid``; True: they are left out this epoch.
+
+    Attributes:
+        num_samples: Rows of this rank in an epoch: ``floor`` or ``ceil`` of records / ranks.
+        num_padded: How many of them repeat a record: 0 or 1.
+        num_dropped: Records that no rank reads in an epoch.
+
+    Raises:
+        ValueError: Rank and number of ranks contradict each other.
+        TypeError: ``shuffle`` is none of the orders.
+
+    Example:
+        >>> import torch, torch_tfrecord as tfr
+        >>> dataset = tfr.TFRecordDataset("numbers.tfrecord", {"n": tfr.FixedLenFeature((), torch.int64)})
+        >>> sampler = tfr.RecordSampler(dataset, shuffle=True, seed=1, num_replicas=8, rank=7)
+        >>> len(sampler), sampler.num_padded
+        (13, 1)
+        >>> loader = torch.utils.data.DataLoader(dataset, batch_size=13, sampler=sampler, collate_fn=tfr.collate)
+        >>> next(iter(loader)).valid.sum()
+        tensor(12)
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        shuffle: Shuffle = True,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        rank, num_replicas = resolve_rank(rank, num_replicas)
+        self._passes = Passes()
+        self._shuffle = check_shuffle(shuffle)
+        super().__init__(
+            dataset,  # type: ignore[arg-type]
+            num_replicas=num_replicas,
+            rank=rank,
+            shuffle=bool(shuffle),
+            seed=operator.index(seed),
+            drop_last=drop_last,
+        )
+        share = self._share()
+        self.num_samples = share.rows
+        self.total_size = share.rows * num_replicas
+        self.num_padded = share.num_padded
+        self.num_dropped = share.num_dropped
+        self._newest: _Drawn | None = None  # the pass that began last
+
+    def _share(self, start: int = 0) -> Share:
+        return Share(len(self.dataset), self.rank, self.num_replicas, self.drop_last, start)
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """The epoch at work, or the next one if none is."""
+        return self._passes.state[0]
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass read this epoch; from where a loaded state of this epoch stands, else from its start."""
+        self._passes.set_epoch(epoch)
+        self._newest = None
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        number, epoch, start = self._passes.begin()
+        drawn = self._newest = _Drawn(epoch, self._share(start))
+        share = drawn.share
+        order = open_order(self._shuffle, share.size, seed=self.seed, epoch=epoch)
+        marked = getattr(self.dataset, "wants_generator", False)
+        padding = share.rows if share.num_padded else 0  # the number of the row that pads
+        for begin in range(0, share.rows, _CHUNK):
+            end = min(begin + _CHUNK, share.rows)
+            for row, index in enumerate(order.indices(share.positions(begin, end)).tolist(), begin + 1):
+                drawn.rows = row
+                if marked or row == padding:
+                    yield SampledIndex(index, self.seed, epoch, valid=row != padding)
+                else:
+                    yield index
+        drawn.ended = True
+        self._passes.finish(number)
+
+    def _source(self) -> Source:
+        fingerprint = getattr(self.dataset, "fingerprint", "")
+        return Source(str(fingerprint), len(self.dataset), order_name(self._shuffle))  # type: ignore[arg-type]
+
+    def state_dict(self, rows: int | None = None) -> dict[str, Any]:
+        """Where this rank stands: a small dict of plain values.
+
+        Args:
+            rows: Rows of the pass at work that were trained on, counted from where it began. A ``DataLoader`` with
+                workers draws ahead of what it delivers, so the sampler cannot know: pass batches x batch size; too
+                much for a short last batch does no harm. None: all that were drawn, as torchdata's
+                ``StatefulDataLoader`` wants it, which keeps the states of batches on their way.
+
+        Raises:
+            ValueError: ``rows`` is negative.
+        """
+        if rows is not None and rows < 0:
+            raise ValueError(f"rows is {rows}, and must not be negative")
+        epoch, position = self._passes.state
+        drawn = self._newest
+        if drawn is not None and (rows is not None or not drawn.ended):
+            epoch, position = drawn.epoch, drawn.share.position_after(drawn.rows if rows is None else rows)
+        elif rows is not None:  # no pass has begun
+            position = self._share(position).position_after(rows)
+        return self._source().state(self.seed, epoch, position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state in the next pass, with whatever number of ranks. Its seed is taken over.
+
+        Raises:
+            StateError: The state is of other data, another order or another version.
+        """
+        self.seed, epoch, position = self._source().read(state)
+        self._passes.load(epoch, position)
+        self._newest = None
+
+
+@dataclasses.dataclass
+class _Drawn:
+    """What a pass has drawn."""
+
+    epoch: int
+    share: Share
+    rows: int = 0
+    ended: bool = False
