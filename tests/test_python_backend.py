@@ -19,6 +19,7 @@ def test_values_and_batches_with_the_plain_core() -> None:
         "parsing_rules",
         "decode_raw",
         "images",
+        "decoding",
         "batch",
         "ragged",
         "collation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import operator
 import os
@@ -24,7 +25,8 @@ from torch_tfrecord.records import check_on_error, verify_level
 
 _NO_EPOCH = (
     "the transform takes a generator, but the indices carry no epoch, so it makes the same random choices in each one: "
-    "sample with tfr.RecordSampler, or read through tfr.TFRecordLoader"
+    "sample with tfr.RecordSampler, or read through tfr.TFRecordLoader; "
+    "torch's Subset forgets the epoch, TFRecordDataset.select does not"
 )
 
 
@@ -113,7 +115,7 @@ class TFRecordDataset(Dataset[Any]):
             ParseError: The record does not fit the specs.
         """
         if isinstance(index, slice):
-            return self._part(self._rows[index])
+            return self._part(as_rows(self._rows[index]))
         if isinstance(index, list | tuple | np.ndarray | torch.Tensor) and np.ndim(index) == 1:
             return self.read_batch(index)
         drawn = index if isinstance(index, SampledIndex) else operator.index(index)  # type: ignore[arg-type]
@@ -148,6 +150,7 @@ class TFRecordDataset(Dataset[Any]):
     def _part(self, rows: range | Ids) -> TFRecordDataset:
         part = object.__new__(type(self))
         part.__dict__.update(self.__dict__)
+        part.__dict__.pop("fingerprint", None)
         part._rows = rows
         return part
 
@@ -187,7 +190,7 @@ class TFRecordDataset(Dataset[Any]):
         """Whether the transform takes a ``generator``."""
         return self._recipe.wants_generator
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """32 hex digits that stand for the content of the records, and for which of them this data set has."""
         if isinstance(self._rows, range) and self._rows == range(len(self.index)):

@@ -170,7 +170,7 @@ class Decoding:
         return self._batch
 
     def cancel(self) -> None:
-        """Drop what has not begun, and wait for what is at work. ``result`` raises ValueError afterwards."""
+        """Drop what has not begun, and wait for what is at work. Afterwards the other methods raise ValueError."""
         self._job.cancel()
         self._target = self._batch = None
 

@@ -44,6 +44,9 @@ class SampledIndex(int):
         self.seed, self.epoch, self.valid = seed, epoch, valid
         return self
 
+    def __sub__(self, other: int) -> Self:  # ConcatDataset counts from the beginning of one of its parts
+        return type(self)(int(self) - int(other), self.seed, self.epoch, valid=self.valid)
+
     def __reduce__(self) -> tuple[Any, ...]:  # a fifth of the bytes that its __dict__ would take
         return _sampled, (int(self), self.seed, self.epoch, self.valid)
 
@@ -56,7 +59,7 @@ def draw_of(indices: Indices) -> Draw | None:
     """How a batch of indices was drawn, if they know it."""
     if not isinstance(indices, list | tuple) or not indices:
         return None
-    if type(indices[-1]) is int and type(indices[0]) is int:  # padding is the last row of a rank
+    if set(map(type, indices)) == {int}:  # the usual case, at a hundredth of the price of the next line
         return None
     sampled = [index for index in indices if isinstance(index, SampledIndex)]
     if not sampled:
@@ -67,13 +70,13 @@ def draw_of(indices: Indices) -> Draw | None:
     return Draw(sampled[0].seed, sampled[0].epoch, valid)
 
 
-def as_rows(ids: np.ndarray[Any, np.dtype[np.int64]]) -> range | np.ndarray[Any, np.dtype[np.int64]]:
-    """Record ids as a range, where they are one: smaller, and equal whoever writes it."""
+def as_rows(ids: range | np.ndarray[Any, np.dtype[np.int64]]) -> range | np.ndarray[Any, np.dtype[np.int64]]:
+    """Record ids as a range, where they are one: smaller, and equal ids give equal text, whoever chose them."""
     if not len(ids):
         return range(0)
-    step = int(ids[1] - ids[0]) if len(ids) > 1 else 1
+    step = int(ids[1]) - int(ids[0]) if len(ids) > 1 else 1
     first, end = int(ids[0]), int(ids[0]) + step * len(ids)
-    if step and (np.diff(ids) == step).all():
+    if isinstance(ids, range) or (step and (np.diff(ids) == step).all()):
         return range(first, end, step)
     chosen: np.ndarray[Any, np.dtype[np.int64]] = ids.copy()
     chosen.flags.writeable = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable
@@ -30,11 +31,12 @@ def record_generator(seed: int, epoch: int, record_id: int) -> torch.Generator:
 
 
 def wants_generator(transform: Callable[..., Any] | None) -> bool:
-    """Whether a transform has a parameter ``generator``."""
-    if transform is None:
+    """Whether a transform has a parameter ``generator`` that is not bound yet; of a module, its ``forward``."""
+    if transform is None or (isinstance(transform, functools.partial) and "generator" in transform.keywords):
         return False
+    called = transform.forward if isinstance(transform, torch.nn.Module) else transform
     try:
-        parameter = inspect.signature(transform).parameters.get("generator")
+        parameter = inspect.signature(called).parameters.get("generator")
     except (TypeError, ValueError):  # built into Python, without a signature
         return False
     return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import operator
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
-from torch.utils.data import DistributedSampler
+from torch.utils.data import ConcatDataset, DistributedSampler, Subset
 
+from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.drawing import SampledIndex
 from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
 from torch_tfrecord.ranks import resolve_rank
@@ -24,6 +27,9 @@ class RecordSampler(DistributedSampler[Any]):
     A ``DistributedSampler``, so that Lightning and others leave it alone and call its ``set_epoch``; but it needs no
     process group, pads only where it must and says so, keeps no list of the order, and has a state. Each pass is the
     next epoch; ``set_epoch`` names another.
+
+    Padding, and the epoch that a transform's ``generator`` depends on, reach the data set with the indices, through
+    ``ConcatDataset`` and ``StackDataset`` too. A ``Subset`` loses them: use `TFRecordDataset.select` instead.
 
     Args:
         dataset: Anything with a length.
@@ -68,6 +74,7 @@ class RecordSampler(DistributedSampler[Any]):
         rank, num_replicas = resolve_rank(rank, num_replicas)
         self._passes = Passes()
         self._shuffle = check_shuffle(shuffle)
+        self._num_records = len(dataset)
         super().__init__(
             dataset,  # type: ignore[arg-type]
             num_replicas=num_replicas,
@@ -84,10 +91,10 @@ class RecordSampler(DistributedSampler[Any]):
         self._newest: _Drawn | None = None  # the pass that began last
 
     def _share(self, start: int = 0) -> Share:
-        return Share(len(self.dataset), self.rank, self.num_replicas, self.drop_last, start)
+        return Share(self._num_records, self.rank, self.num_replicas, self.drop_last, start)
 
     @property
-    def epoch(self) -> int:  # type: ignore[override]
+    def epoch(self) -> int:
         """The epoch at work, or the next one if none is."""
         return self._passes.state[0]
 
@@ -108,7 +115,7 @@ class RecordSampler(DistributedSampler[Any]):
         drawn = self._newest = _Drawn(epoch, self._share(start))
         share = drawn.share
         order = open_order(self._shuffle, share.size, seed=self.seed, epoch=epoch)
-        marked = getattr(self.dataset, "wants_generator", False)
+        marked = _wants_generator(self.dataset)
         padding = share.rows if share.num_padded else 0  # the number of the row that pads
         for begin in range(0, share.rows, _CHUNK):
             end = min(begin + _CHUNK, share.rows)
@@ -121,9 +128,9 @@ class RecordSampler(DistributedSampler[Any]):
         drawn.ended = True
         self._passes.finish(number)
 
+    @functools.cached_property
     def _source(self) -> Source:
-        fingerprint = getattr(self.dataset, "fingerprint", "")
-        return Source(str(fingerprint), len(self.dataset), order_name(self._shuffle))  # type: ignore[arg-type]
+        return Source(_fingerprint(self.dataset), self._num_records, order_name(self._shuffle))
 
     def state_dict(self, rows: int | None = None) -> dict[str, Any]:
         """Where this rank stands: a small dict of plain values.
@@ -145,7 +152,7 @@ class RecordSampler(DistributedSampler[Any]):
             epoch, position = drawn.epoch, drawn.share.position_after(drawn.rows if rows is None else rows)
         elif rows is not None:  # no pass has begun
             position = self._share(position).position_after(rows)
-        return self._source().state(self.seed, epoch, position)
+        return self._source.state(self.seed, epoch, position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state in the next pass, with whatever number of ranks. Its seed is taken over.
@@ -153,7 +160,7 @@ class RecordSampler(DistributedSampler[Any]):
         Raises:
             StateError: The state is of other data, another order or another version.
         """
-        self.seed, epoch, position = self._source().read(state)
+        self.seed, epoch, position = self._source.read(state)
         self._passes.load(epoch, position)
         self._newest = None
 
@@ -166,3 +173,26 @@ class _Drawn:
     share: Share
     rows: int = 0
     ended: bool = False
+
+
+def _wants_generator(dataset: Any) -> bool:
+    """Whether a transform in a data set, or in one of several that it is made of, takes a ``generator``."""
+    parts = getattr(dataset, "datasets", ())  # of ConcatDataset and StackDataset
+    parts = parts.values() if isinstance(parts, Mapping) else parts
+    return getattr(dataset, "wants_generator", False) or any(map(_wants_generator, parts))
+
+
+def _fingerprint(dataset: Any) -> str:
+    """Stands for the content of a data set; "" where that cannot be known."""
+    if isinstance(dataset, ConcatDataset):
+        parts = list(map(_fingerprint, dataset.datasets))
+        return hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest() if all(parts) else ""
+    return str(getattr(_selected(dataset), "fingerprint", ""))
+
+
+def _selected(dataset: Any) -> Any:
+    """A ``Subset`` as a data set of its own, where there is a way."""
+    if isinstance(dataset, Subset):
+        whole = _selected(dataset.dataset)
+        return whole.select(dataset.indices) if isinstance(whole, TFRecordDataset) else dataset
+    return dataset

@@ -97,8 +97,8 @@ class Share:
         return self.rows // batch_size if drop_last else -(-self.rows // batch_size)
 
     def position_after(self, rows: int) -> int:
-        """The position that all ranks together have reached when each has read so many rows."""
-        return min(self.start + rows * self.world_size, max(self.size, self.start))
+        """The position that all ranks together have reached when each has read so many rows, or all it has."""
+        return min(self.start + min(rows, self.rows) * self.world_size, max(self.size, self.start))
 
 
 def check_batch_size(batch_size: int) -> int:
