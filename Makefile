@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --constraint constraints.txt
 SOURCES := $(wildcard torch_tfrecord/native/*.cc torch_tfrecord/native/*.h)
 SANITIZED_TESTS := $(wildcard $(addprefix tests/test_, $(addsuffix .py, \
-    backend core_async core_contract core_rows crc32c damage decode_raw encode_native file_native frames_native parity wire_rules)))
+    backend core_async core_contract core_rows crc32c damage decode_raw encode_native file_native frames_native order_core parity wire_rules)))
 
 export TORCH_TFRECORD_JOBS ?= 2
 export TORCH_TFRECORD_WERROR ?= 1

@@ -25,6 +25,7 @@ MODULES = [
 NEEDS_DOCTEST = {  # public names whose docstrings must show an example
     *(name for name in tfr.__all__ if tfr._HOME[name] in {"batch", "collation", "dataset", "encode", "index"}),
     *(name for name in tfr.__all__ if tfr._HOME[name] in {"infer", "parsing", "ragged", "schema", "writer"}),
+    *(name for name in tfr.__all__ if tfr._HOME[name] in {"loader", "mixing", "order", "sampler", "stream"}),
     "read_records",
 }
 OPTIONS = doctest.NORMALIZE_WHITESPACE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
@@ -20,7 +21,7 @@ def test_an_index_is_an_int() -> None:
     assert isinstance(index, int)
     assert SampledIndex(3, 5, 7).valid
     assert index == 3
-    assert {index: "three"}[3] == "three"  # noqa: RUF011 - as a dict of plain numbers finds it
+    assert {index: "three"}[3] == "three"
     assert [10, 20, 30, 40][index] == 40
     assert f"{index}" == repr(index) == "3"
 
@@ -95,7 +96,7 @@ ids = st.lists(st.integers(0, 6), max_size=5) | st.builds(
 def test_rows_are_the_ids(numbers: list[int]) -> None:
     rows = as_rows(np.array(numbers, np.int64))
     assert list(rows) == numbers
-    steps = {b - a for a, b in zip(numbers, numbers[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
     assert isinstance(rows, range) == (len(steps) <= 1 and 0 not in steps)
 
 

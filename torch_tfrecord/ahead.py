@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
-
-Batch_co = TypeVar("Batch_co", covariant=True)
-Step = TypeVar("Step")
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
-class Work(Protocol[Batch_co]):
-    """A batch on its way: a `Decoding`, or one of the classes here."""
+class Work(Protocol):
+    """A batch on its way: a `Decoding`, or one of the classes that have these methods."""
 
     def advance(self) -> bool:
         """Go on without waiting; whether ``result`` needs not wait."""
         ...
 
-    def result(self) -> Batch_co:
-        """Wait for the batch; or raise what went wrong."""
+    def result(self) -> Any:
+        """Wait for the batch; or raise what went wrong, each time it is asked for."""
         ...
 
     def cancel(self) -> None:
-        """Stop, and wait for what is at work."""
+        """Drop what has not begun."""
         ...
 
     @property
     def finished_at(self) -> float:
-        """Seconds of ``time.monotonic()`` when it was done; 0.0 before."""
+        """Seconds of ``time.monotonic()`` when nothing was left to do but ``result``; 0.0 before."""
         ...
 
 
@@ -48,128 +42,96 @@ class Failed:
 
     def result(self) -> Any:
         """Raise."""
-        raise self._error
+        try:
+            raise self._error
+        finally:
+            del self  # else the error holds this frame, the frame this work, and the work the error
 
     def cancel(self) -> None:
         """Nothing."""
 
 
-class Called:
-    """A batch that a Python thread makes."""
+class Ahead:
+    """The batches of the steps 0, 1, ... in this order, of which some are on their way before they are asked for.
 
-    def __init__(self, thread: PythonThread, function: Callable[[], Any]) -> None:
-        self.finished_at = 0.0
-        self._future: Future[Any] = thread.submit(self._run, function)
-
-    def _run(self, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        finally:
-            self.finished_at = time.monotonic()
-
-    def advance(self) -> bool:
-        """Whether the thread is done with it."""
-        return self._future.done()
-
-    def result(self) -> Any:
-        """Wait for the batch."""
-        return self._future.result()
-
-    def cancel(self) -> None:
-        """Drop it if the thread has not begun, else wait."""
-        if not self._future.cancel():
-            with contextlib.suppress(BaseException):
-                self._future.exception()
-
-
-class PythonThread:
-    """One thread for what only Python can do. One, so that transforms are called in order, and never at the same time.
-
-    It starts with the first call.
-    """
-
-    def __init__(self) -> None:
-        self._ident: int | None = None
-        self._executor = ThreadPoolExecutor(1, "torch_tfrecord", initializer=self._started)
-
-    def _started(self) -> None:
-        self._ident = threading.get_ident()
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Call a function after those that were submitted before."""
-        return self._executor.submit(function, *arguments)
-
-    def close(self) -> None:
-        """Drop the calls that have not begun, and wait for the thread to end."""
-        ours = threading.get_ident() == self._ident  # garbage may be collected, and an iterator with it, in the thread
-        self._executor.shutdown(wait=not ours, cancel_futures=True)
-
-
-class Ahead(Generic[Step]):
-    """A queue of batches, in the order of their steps, of which some are made ahead.
+    An interrupt (KeyboardInterrupt, say) in any of its methods loses no step and repeats none.
 
     Args:
-        steps: What to make, one after another.
-        start: Begins to make one.
+        num_steps: How many there are.
+        start: Begins to make the batch of a step.
         depth: How many to have on their way while one is used.
+
+    Attributes:
+        step: The step whose batch comes next.
+        idle_seconds: Time in which everything on its way was done, though more could have been begun.
+        wait_seconds: Time in which ``take`` waited.
     """
 
-    def __init__(self, steps: Iterator[Step], start: Callable[[Step], Work[Any]], depth: int) -> None:
-        self._steps = steps
+    def __init__(self, num_steps: int, start: Callable[[int], Work], depth: int) -> None:
+        self._num_steps = num_steps
         self._start = start
         self._depth = depth
-        self._queue: collections.deque[tuple[Step, Work[Any]]] = collections.deque()
-        self.idle_seconds = 0.0  # in which everything on its way was done
-        self.wait_seconds = 0.0  # in which ``take`` waited
+        self._queue: collections.deque[Work] = collections.deque()  # of the steps from ``step`` on
+        self.step = 0
+        self.idle_seconds = 0.0
+        self.wait_seconds = 0.0
 
     @property
     def num_ready(self) -> int:
-        """Batches that could be taken without waiting."""
-        return sum(work.advance() for _, work in list(self._queue))
+        """Batches that could be taken without waiting. Any thread may ask, at any time."""
+        return sum(work.finished_at > 0 for work in tuple(self._queue))
 
-    def head_is_ready(self) -> bool:
-        """Whether there is a batch that could be taken without waiting."""
-        return bool(self._queue) and self._queue[0][1].advance()
+    @property
+    def head(self) -> Work | None:
+        """The batch that comes next, if it is on its way."""
+        return self._queue[0] if self._queue else None
 
-    def take(self) -> tuple[Step, Any] | None:
-        """The next batch and its step; None if there are no more.
+    def take(self) -> Any:
+        """The next batch; what went wrong with it is raised. Either way the one after it comes next.
 
-        What went wrong with it is raised, and the one after it comes next.
+        Raises:
+            IndexError: There are no more.
         """
+        self._note_idle()
+        self._fill(self._depth)
         if not self._queue:
-            self._top_up()
-        if not self._queue:
-            return None
-        step, work = self._queue[0]
-        began = 0.0 if work.advance() else time.monotonic()
+            raise IndexError(f"there are {self._num_steps} batches, and all are taken")
+        began = 0.0 if self._queue[0].advance() else time.monotonic()
         try:
-            batch = work.result()
+            batch = self._queue[0].result()
         except Exception:
-            self._queue.popleft()
-            self._top_up()
+            self._next_step()
             raise
-        if began:
-            self.wait_seconds += time.monotonic() - began
-        self._queue.popleft()
-        self._top_up()
-        return step, batch
+        finally:
+            if began:
+                self.wait_seconds += time.monotonic() - began
+        self._next_step()
+        return batch
 
-    def _top_up(self) -> None:
+    def _next_step(self) -> None:
+        self._fill(self._depth + 1)
+        if self._queue:  # not closed meanwhile, by a signal's handler
+            self.step += 1  # signals are handled after calls, so never between these two
+            self._queue.popleft()
+
+    def _fill(self, depth: int) -> None:
         """Begin as many as are missing, and let the others go on."""
-        done = [work.advance() for _, work in self._queue]
-        if done and all(done):
-            self.idle_seconds += max(time.monotonic() - max(work.finished_at for _, work in self._queue), 0.0)
-        while len(self._queue) < self._depth:
-            step = next(self._steps, None)
-            if step is None:
-                return
+        for work in self._queue:
+            work.advance()
+        while len(self._queue) < depth and self.step + len(self._queue) < self._num_steps:
             try:
-                work: Work[Any] = self._start(step)
+                work = self._start(self.step + len(self._queue))
             except Exception as error:  # noqa: BLE001 - it is raised when it is this batch's turn
                 work = Failed(error)
-            self._queue.append((step, work))
+            self._queue.append(work)
+
+    def _note_idle(self) -> None:
+        if len(self._queue) == self._depth:
+            finished = [work.finished_at for work in self._queue]
+            if all(finished):
+                self.idle_seconds += max(time.monotonic() - max(finished), 0.0)
 
     def close(self) -> None:
-        """Drop what is on its way, and wait for what is at work."""
+        """Drop what is on its way."""
         while self._queue:
-            self._queue.pop()[1].cancel()
+            self._queue.pop().cancel()

@@ -27,12 +27,7 @@ class Called:
     def run(self) -> None:
         """Make the batch, in the thread."""
         assert self._function is not None
-        try:
-            self._batch = self._function()
-        except Exception as error:  # noqa: BLE001 - it is raised when it is this batch's turn
-            self._error = _raisable(error)
-        except BaseException as error:  # noqa: BLE001 - SystemExit, say, which would end this thread alone
-            self._error = _not_an_error(error)
+        self._batch, self._error = _outcome(self._function)
         self._finish()
 
     def _finish(self) -> None:
@@ -81,19 +76,20 @@ class PythonThread:
         """Call a function after those that came before."""
         call = Called(self, function)
         with self._changed:
+            self.attend()
             self._calls.append(call)
             self._changed.notify()
-        self.attend()
         return call
 
     def attend(self) -> None:
         """Note who takes the batches, and see that the thread is at work."""
         with self._changed:
             self._consumer = threading.current_thread()
-            if self._thread is None and self._calls and not self._closed:
+            if self._thread is None and not self._closed:
                 # A daemon would be stopped by the exit of the interpreter anywhere, even inside torch.
-                self._thread = threading.Thread(target=self._run, name="torch_tfrecord", daemon=False)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="torch_tfrecord", daemon=False)
+                thread.start()
+                self._thread = thread
 
     def drop(self, call: Called) -> bool:
         """Drop a call; whether it had not begun."""
@@ -135,12 +131,19 @@ class PythonThread:
             thread.join()
 
 
-def _raisable(error: Exception) -> Exception:
-    """What ``next`` may raise for an error: StopIteration would end the loop as if there were no more batches."""
-    return _not_an_error(error) if isinstance(error, StopIteration) else error
+def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a function returns, or what it raises. The error's traceback refers to this frame, and to no `Called`."""
+    try:
+        return function(), None
+    except StopIteration as error:  # raised by ``next``, it would end the loop as if there were no more batches
+        return None, _substitute(error)
+    except Exception as error:  # noqa: BLE001 - it is raised when it is this batch's turn
+        return None, error
+    except BaseException as error:  # noqa: BLE001 - SystemExit, say, which would end this thread alone
+        return None, _substitute(error)
 
 
-def _not_an_error(error: BaseException) -> RuntimeError:
-    substitute = RuntimeError(f"a transform or parser raised {type(error).__name__}, which is no error of a batch")
+def _substitute(error: BaseException) -> RuntimeError:
+    substitute = RuntimeError(f"{type(error).__name__} was raised where a batch was made, by a transform or a parser")
     substitute.__cause__ = error
     return substitute
