@@ -4,7 +4,9 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --constraint constraints.txt
 SOURCES := $(wildcard torch_tfrecord/native/*.cc torch_tfrecord/native/*.h)
 SANITIZED_TESTS := $(wildcard $(addprefix tests/test_, $(addsuffix .py, \
-    backend core_async core_contract core_rows crc32c damage decode_raw encode_native file_native frames_native order_core parity wire_rules)))
+    backend core_async core_contract core_rows crc32c damage decode_raw encode_native file_native frames_native \
+    order_core parity wire_rules)))
+TENSORFLOW := 2.21.0
 
 export TORCH_TFRECORD_JOBS ?= 2
 export TORCH_TFRECORD_WERROR ?= 1
@@ -15,6 +17,7 @@ help:
 	@echo "make lint         lint and types alone"
 	@echo "make sanitize     the native tests under the address and undefined-behaviour sanitizers (Linux)"
 	@echo "make wheel-test   build sdist and wheel, install each in a fresh environment, use it there"
+	@echo "make tensorflow-test   the tests that compare with TensorFlow, which gets an environment of its own (1.5 GB)"
 	@echo "make bench        measure against other readers (bench-quick: a tenth of it)"
 	@echo "make clean        remove all that these make, .venv too"
 
@@ -54,6 +57,16 @@ wheel-test: .venv/ready
 	build/fresh/bin/pip install $(PIP_OPTIONS) --force-reinstall --no-deps dist/*.tar.gz
 	cd build/fresh && bin/python ../../tests/smoke.py
 
+# TensorFlow is only ever asked for its answers, by tests, in processes of their own.
+build/tensorflow/$(TENSORFLOW):
+	@echo "Making build/tensorflow: about a minute"
+	python3 -m venv --clear build/tensorflow
+	build/tensorflow/bin/pip install $(PIP_OPTIONS) tensorflow-cpu==$(TENSORFLOW)
+	@touch $@
+
+tensorflow-test: .venv/ready build/tensorflow/$(TENSORFLOW)
+	TORCH_TFRECORD_TENSORFLOW=build/tensorflow/bin/python $(BIN)/pytest -m tensorflow
+
 bench: .venv/ready
 	$(BIN)/python benchmarks/run.py
 
@@ -64,4 +77,4 @@ clean:
 	rm -rf .venv build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f torch_tfrecord/native/*.so
 
-.PHONY: help demo test lint sanitize wheel-test bench bench-quick clean
+.PHONY: help demo test lint sanitize wheel-test tensorflow-test bench bench-quick clean

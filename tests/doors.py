@@ -89,7 +89,7 @@ def stream_of(dataset: tfr.TFRecordDataset, **options: Any) -> tfr.TFRecordItera
         list(dataset.index.paths),
         recipe.features,
         index=dataset.index,
-        subset=np.asarray(dataset._rows),
+        subset=dataset._rows,
         transform=recipe.transform,
         batch_transform=recipe.batch_transform,
         **options,

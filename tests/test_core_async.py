@@ -38,6 +38,9 @@ def record(i: int) -> bytes:
     return example(entry(b"i", ints(i, -i)), entry(b"s", texts(b"%d" % i, b"x" * (i % 5))))
 
 
+PAYLOADS = [record(i) for i in range(3000)]
+
+
 class Started:
     """A job whose measure and fill are started, polled, and then waited for."""
 
@@ -371,7 +374,6 @@ class Worker:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.decoders = [(native.Decoder(columns), columns) for columns in (SIZED, UNSIZED)]
-        self.payloads = [record(i) for i in range(2000)]
         self.flying: list[tuple[Any, list[Column], int, Any, Any]] = []
         self.graves: list[Any] = []  # arenas of jobs that died; each now holds a pattern
         self.finished = 0
@@ -379,7 +381,7 @@ class Worker:
     def launch(self) -> None:
         decoder, columns = self.random.choice(self.decoders)
         rows = self.random.choice((0, 1, 30, 2000))
-        job = decoder.parse(self.payloads[:rows])
+        job = decoder.parse(PAYLOADS[:rows])
         num_threads = self.random.randrange(1, 4)
         if columns is UNSIZED:
             job.start_measure(num_threads)
@@ -461,7 +463,7 @@ def child_works(jobs: list[Any]) -> bool:
     jobs.pop().cancel()
     jobs.clear()
     for _ in range(3):
-        job = native.Decoder(UNSIZED).parse([record(i) for i in range(3000)])
+        job = native.Decoder(UNSIZED).parse(PAYLOADS)
         job.start_measure(2)
         if job.wait() is not None:
             return False
@@ -474,9 +476,9 @@ def child_works(jobs: list[Any]) -> bool:
 
 @needs_native
 def test_a_fork_loses_the_jobs_at_work() -> None:
-    for turn in range(12):
+    for turn in range(8):
         jobs = [start_long() for _ in range(3)]
-        job = native.Decoder(UNSIZED).parse([record(i) for i in range(5000)])
+        job = native.Decoder(UNSIZED).parse(PAYLOADS)
         job.start_measure(2)
         time.sleep(turn % 4 * 1e-3)
         child = os.fork()
@@ -572,7 +574,7 @@ try:
     threading.Thread(target=print).start()
 except RuntimeError:
     for columns in (SIZED, UNSIZED):
-        job = native.Decoder(columns).parse([record(i) for i in range(3000)])
+        job = native.Decoder(columns).parse(PAYLOADS)
         if columns is UNSIZED:
             job.start_measure(4)
             time.sleep(0.01)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -236,6 +239,43 @@ def test_threads_can_be_given(frames: Frames) -> None:
     for num_threads in (1, 2, 7):
         assert same(decode(plan, frames, origin, num_threads=num_threads), expected)
         assert read_payloads(frames, origin, num_threads=num_threads) == payloads
+
+
+ENDS = """
+import sys, torch
+import numpy as np
+import torch_tfrecord as tfr
+from torch_tfrecord.decode import Decoding, Frames
+from torch_tfrecord.plan import compile_features
+file = tfr.RecordIndex.build(sys.argv[1]).open_shard(0)
+spec = tfr.FixedLenFeature((), torch.int64) if sys.argv[2] == "sized" else tfr.VarLenFeature(torch.int64)
+rows = 100_000 if sys.argv[2] == "sized" else 2_000
+records = Frames([file], None, np.zeros(rows, np.int64), np.full(rows, int(sys.argv[3])), 2)
+flying = [Decoding(compile_features({"n": spec}), records, None, None, 2) for _ in range(3)]
+assert not flying[0].advance()
+if sys.argv[4] == "raise":
+    raise SystemError("the end")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(tfr.backend == "python", reason="nothing is ever at work there")
+@pytest.mark.parametrize("end", ["return", "raise"])
+@pytest.mark.parametrize("sized", ["sized", "ragged"])
+def test_a_process_ends_while_batches_are_on_their_way(tmp_path: Path, sized: str, end: str) -> None:
+    record = tfr.encode_example({"n": 1, "much": bytes(1 << 20)})
+    with tfr.TFRecordWriter(tmp_path / "big.tfrecord") as writer:
+        writer.write(record)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path / "big.tfrecord"), sized, str(len(record)), end],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == (1 if end == "raise" else 0), done.stderr
+    assert ("the end" in done.stderr) if end == "raise" else done.stderr == ""
 
 
 @pytest.mark.gpu

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from numbered import ID, row, write_shards
 
 import torch_tfrecord as tfr
+from torch_tfrecord.epochs import Begun
 from torch_tfrecord.order import Shuffle
-from torch_tfrecord.stream import _WorkerPass
 
 MAX_RECORDS = 200
 SHUFFLES: list[Shuffle] = [False, True, tfr.BlockShuffle(4, 2), tfr.QueueShuffle(7)]
@@ -70,7 +70,7 @@ worlds = st.builds(
 def read_as_workers(door: Door, num_workers: int, epoch: int) -> list[Seen]:
     """A pass of a stream, step by step as so many workers make them and a DataLoader takes them."""
     workers = [
-        door.reader._batches_of_worker(_WorkerPass(epoch, 0), worker, num_workers) for worker in range(num_workers)
+        door.reader._steps_of(Begun(door.setting.seed, epoch, 0), worker, num_workers) for worker in range(num_workers)
     ]
     by_turns = itertools.chain.from_iterable(itertools.zip_longest(*workers))
     return [seen(batch) for batch in by_turns if batch is not None]

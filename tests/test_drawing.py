@@ -21,7 +21,7 @@ def test_an_index_is_an_int() -> None:
     assert isinstance(index, int)
     assert SampledIndex(3, 5, 7).valid
     assert index == 3
-    assert {index: "three"}[3] == "three"
+    assert hash(index) == hash(3)
     assert [10, 20, 30, 40][index] == 40
     assert f"{index}" == repr(index) == "3"
 
@@ -37,7 +37,8 @@ def test_what_an_index_knows_crosses_processes(protocol: int) -> None:
 def test_numpy_and_torch_take_indices_for_numbers() -> None:
     indices = [SampledIndex(3, 5, 7), SampledIndex(2**40, 5, 7)]
     array = np.asarray(indices)
-    assert (array.dtype, array.tolist()) == (np.int64, [3, 2**40])
+    assert array.dtype == np.int64
+    assert array.tolist() == [3, 2**40]
     assert np.arange(5)[indices[0]] == 3
     tensor = torch.tensor(indices)
     assert (tensor.dtype, tensor.tolist()) == (torch.int64, [3, 2**40])
@@ -62,7 +63,7 @@ def test_plain_indices_were_not_drawn() -> None:
         nothing,
         [np.int64(1), torch.tensor(2)],
     ):
-        assert draw_of(plain) is None  # type: ignore[arg-type]
+        assert draw_of(plain) is None
 
 
 @pytest.mark.parametrize("place", range(3))

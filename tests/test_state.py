@@ -99,7 +99,7 @@ def test_refusals_are_errors_of_the_tree_and_of_values() -> None:
 
 def test_epochs_are_checked() -> None:
     assert check_epoch(5) == check_epoch(np.int64(5)) == check_epoch(torch.tensor(5)) == 5  # type: ignore[arg-type]
-    assert type(check_epoch(np.int64(5))) is int  # type: ignore[arg-type]
+    assert type(check_epoch(np.int64(5))) is int
     assert check_epoch(2**62) == 2**62
     for wrong in (-1, 2**62 + 1):
         with pytest.raises(ValueError, match=rf"epoch is {wrong}, and must be in \[0, 2\*\*62\]"):

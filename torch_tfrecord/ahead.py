@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from torch_tfrecord.errors import CancelledError
+
 
 class Work(Protocol):
     """A batch on its way: a `Decoding`, or one of the classes that have these methods."""
@@ -69,7 +71,7 @@ class Ahead:
 
     def __init__(self, num_steps: int, start: Callable[[int], Work], depth: int) -> None:
         self._num_steps = num_steps
-        self._start = start
+        self._start: Callable[[int], Work] | None = start  # None: closed
         self._depth = depth
         self._queue: collections.deque[Work] = collections.deque()  # of the steps from ``step`` on
         self.step = 0
@@ -87,51 +89,55 @@ class Ahead:
         return self._queue[0] if self._queue else None
 
     def take(self) -> Any:
-        """The next batch; what went wrong with it is raised. Either way the one after it comes next.
+        """The batch of ``step``, which must be one. What went wrong with it is raised, and the next step comes next.
 
         Raises:
-            IndexError: There are no more.
+            CancelledError: It was closed.
         """
         self._note_idle()
-        self._fill(self._depth)
         if not self._queue:
-            raise IndexError(f"there are {self._num_steps} batches, and all are taken")
+            self._fill(self._depth)
+        if not self._queue:
+            raise CancelledError("the pass was ended before its last batch")
         began = 0.0 if self._queue[0].advance() else time.monotonic()
         try:
             batch = self._queue[0].result()
         except Exception:
-            self._next_step()
+            self._go_on()
             raise
         finally:
             if began:
                 self.wait_seconds += time.monotonic() - began
-        self._next_step()
+        self._go_on()
         return batch
 
-    def _next_step(self) -> None:
-        self._fill(self._depth + 1)
-        if self._queue:  # not closed meanwhile, by a signal's handler
-            self.step += 1  # signals are handled after calls, so never between these two
-            self._queue.popleft()
+    def _note_idle(self) -> None:
+        if self._queue and self.step + len(self._queue) < self._num_steps:
+            finished = [work.finished_at for work in self._queue]
+            if all(finished):
+                self.idle_seconds += max(time.monotonic() - max(finished), 0.0)
 
     def _fill(self, depth: int) -> None:
-        """Begin as many as are missing, and let the others go on."""
-        for work in self._queue:
+        """Let go on what is on its way, and begin as many as are missing."""
+        for work in tuple(self._queue):
             work.advance()
         while len(self._queue) < depth and self.step + len(self._queue) < self._num_steps:
+            if self._start is None:
+                return
             try:
                 work = self._start(self.step + len(self._queue))
             except Exception as error:  # noqa: BLE001 - it is raised when it is this batch's turn
                 work = Failed(error)
             self._queue.append(work)
 
-    def _note_idle(self) -> None:
-        if len(self._queue) == self._depth:
-            finished = [work.finished_at for work in self._queue]
-            if all(finished):
-                self.idle_seconds += max(time.monotonic() - max(finished), 0.0)
+    def _go_on(self) -> None:
+        self._fill(self._depth + 1)
+        if self._queue:  # a signal's handler may have closed it
+            self.step += 1  # handlers are called after calls, and so never between these two lines
+            self._queue.popleft()
 
     def close(self) -> None:
-        """Drop what is on its way."""
+        """Drop what is on its way, and begin nothing more."""
+        self._start = None  # which also lets go of its owner
         while self._queue:
             self._queue.pop().cancel()

@@ -72,7 +72,10 @@ class Batch(dict[str, Any]):
 
     @property
     def record_ids(self) -> torch.Tensor | None:
-        """``int64[rows]``: each row's place in its data set, or in its list; None for a batch made from a mapping."""
+        """``int64[rows]``: the number of each row's record in the data set's index, or in the list it was parsed from.
+
+        None for a batch made from a mapping.
+        """
         if self._record_ids is None and self._arena is not None and self._layout is not None:
             self._record_ids = self._layout.record_ids(self._arena)
         return self._record_ids

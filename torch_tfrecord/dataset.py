@@ -47,7 +47,8 @@ class TFRecordDataset(Dataset[Any]):
             data is used, or made and saved there (or in the user's cache directory).
         transform: Called with each record, a dict of tensors (or what ``features`` makes); what it returns is
             delivered. If it has a parameter ``generator``, it is given a ``torch.Generator`` that depends on seed,
-            epoch and record alone, so that any number of workers makes the same random choices.
+            epoch and record alone, so that any number of workers makes the same random choices. Seed and epoch are
+            those of the `RecordSampler` or loader, and 0 where there is none.
         batch_transform: Called with each `Batch` before its rows are looked at; with ``features=None`` or a callable:
             with the list of records.
         verify: "all": each record's checksum is checked when it is read; "length": only that of its length; "none".
@@ -78,7 +79,7 @@ class TFRecordDataset(Dataset[Any]):
         features: Mapping[str, Any] | Callable[[bytes], Any] | None,
         *,
         index: RecordIndex | str | os.PathLike[str] | None = None,
-        transform: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
         verify: str = "all",
         on_error: str = "raise",
@@ -138,6 +139,9 @@ class TFRecordDataset(Dataset[Any]):
             >>> len(even), even[-1]
             (50, {'n': tensor(98)})
         """
+        if isinstance(which, range) and which and min(which[0], which[-1]) >= 0:  # without a list of its numbers
+            self._ids([which[0], which[-1]])
+            return self[which[0] : which[-1] + which.step if which[-1] + which.step >= 0 else None : which.step]
         chosen = np.asarray(which)
         if chosen.dtype == np.bool_:
             if chosen.shape != (len(self),):

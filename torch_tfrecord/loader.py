@@ -6,11 +6,11 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.drawing import Draw
@@ -25,6 +25,16 @@ from torch_tfrecord.stats import Counts, LoaderStats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_beginning = threading.RLock()  # two iterators must not begin the same epoch
+
+
+def _renew_lock() -> None:
+    global _beginning  # noqa: PLW0603 - a forked child must not wait for a thread that it does not have
+    _beginning = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class TFRecordLoader:
@@ -106,7 +116,7 @@ class TFRecordLoader:
         )
         self._passes = Passes()
         self._counts = Counts()
-        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._iterators: weakref.WeakValueDictionary[int, LoaderIterator] = weakref.WeakValueDictionary()
         self._closed = False
 
     def __len__(self) -> int:
@@ -116,25 +126,15 @@ class TFRecordLoader:
     def __iter__(self) -> LoaderIterator:
         if self._closed:
             raise ValueError("this loader is closed")
-        iterator = LoaderIterator(self)
-        self._iterators.add(iterator)
+        iterator = LoaderIterator(self._passes, self._open)
+        self._iterators[id(iterator)] = iterator
         return iterator
 
-    def begin(self) -> tuple[int, int, Loading]:
-        """Count a pass, for an iterator: its number, its epoch, and what makes its batches."""
-        number, epoch, start = self._passes.begin()
+    def _open(self, epoch: int, start: int) -> Loading:
+        """What makes the batches of an epoch from a position on."""
         share = self._share(start)
         order = open_order(self.shuffle, share.size, seed=self.seed, epoch=epoch)
-        draw = Draw(self.seed, epoch)
-        return number, epoch, Loading(self.dataset, order, share, draw, self._options, self._counts)
-
-    def deliver(self, number: int, epoch: int, position: int) -> None:
-        """Take note, for an iterator, of what it gives out."""
-        self._passes.deliver(number, epoch, position)
-
-    def finish(self, number: int) -> None:
-        """Take note, for an iterator, that its pass has come to its end."""
-        self._passes.finish(number)
+        return Loading(self.dataset, order, share, Draw(self.seed, epoch), self._options, self._counts)
 
     def _share(self, start: int = 0) -> Share:
         return Share(len(self.dataset), self.rank, self.world_size, self.drop_last, start)
@@ -180,7 +180,7 @@ class TFRecordLoader:
         """What was done so far."""
         return LoaderStats(
             **vars(self._counts),
-            queue_depth=sum(iterator.num_ready for iterator in list(self._iterators)),
+            queue_depth=sum(iterator.num_ready for iterator in self._alive()),
             faults=len(self.dataset.index.faults),
         )
 
@@ -201,8 +201,12 @@ class TFRecordLoader:
     def close(self) -> None:
         """End all passes, wherever they are: their iterators raise CancelledError, and no new ones can be made."""
         self._closed = True
-        for iterator in list(self._iterators):
+        for iterator in self._alive():
             iterator.close()
+
+    def _alive(self) -> list[LoaderIterator]:
+        # The dictionary itself cannot be walked through while other threads make iterators.
+        return [iterator for reference in self._iterators.valuerefs() if (iterator := reference()) is not None]
 
     def __enter__(self) -> Self:
         return self
@@ -211,80 +215,124 @@ class TFRecordLoader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_iterators"}
+        # A copy has no passes at work: it stands where the next one begins, and has delivered nothing.
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_iterators", "_counts")}
+        return {**state, "_passes": self._passes.next}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._iterators = weakref.WeakSet()
+        self.__dict__.update(state, _passes=Passes(), _counts=Counts(), _iterators=weakref.WeakValueDictionary())
+        self._passes.load(*state["_passes"])
 
     def __repr__(self) -> str:
         return f"TFRecordLoader({self.dataset!r}, batch_size={self.batch_size}, order {order_name(self.shuffle)!r})"
 
 
 class LoaderIterator(Iterator[Any]):
-    """One pass of a `TFRecordLoader`, in the process that made it. It ends when it is dropped."""
+    """One pass of a `TFRecordLoader`, in the process that made it. It ends when it is dropped.
 
-    def __init__(self, loader: TFRecordLoader) -> None:
-        self._loader = loader
-        self._lock = threading.RLock()
+    Several threads may take batches of it.
+
+    Args:
+        passes: The passes of the loader.
+        open_pass: Makes what makes the batches, for an epoch and the position to begin at.
+    """
+
+    def __init__(self, passes: Passes, open_pass: Callable[[int, int], Loading]) -> None:
+        self._passes = passes
+        self._open_pass = open_pass
         self._pid = os.getpid()
-        self._number = self._epoch = 0
+        self._lock = threading.RLock()  # reentrant: a signal's handler may close the loader
+        self._number = self._epoch = -1
         self._loading: Loading | None = None
         self._stage = "new"  # then "at work", and at last "ended" or "closed"
 
     @property
     def num_ready(self) -> int:
-        """Batches that are made and wait to be taken."""
-        with self._lock:
-            return 0 if self._loading is None or self._pid != os.getpid() else self._loading.num_ready
+        """Batches that are made and wait to be taken. Waits for nothing, whatever ``next`` does in another thread."""
+        loading = self._loading
+        return 0 if loading is None or self._is_foreign() else loading.num_ready
 
     def __next__(self) -> Any:
-        with self._lock:
-            self._check_process()
-            if self._stage == "new":
-                self._number, self._epoch, self._loading = self._loader.begin()
-                self._stage = "at work"
-            if self._stage == "closed":
-                raise CancelledError("the loader was closed before this pass had come to its end")
-            taken = None if self._loading is None else self._loading.take()
-            if taken is not None:
-                position, batch = taken
-                self._loader.deliver(self._number, self._epoch, position)
-                return batch
-            if self._stage == "at work":
-                self._end("ended")
-                self._loader.finish(self._number)
-            raise StopIteration
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
+        if self._is_foreign():
             raise RuntimeError(
                 "this iterator belongs to the process that this one was forked from: make a new one here"
             )
+        with self._lock:
+            try:
+                taken = self._take()
+            except Exception:
+                if self._stage != "closed":
+                    raise
+                taken = None
+            if self._stage == "closed":
+                raise CancelledError("the loader was closed before this pass had come to its end")
+            if taken is None:
+                raise StopIteration
+            position, batch = taken
+            self._passes.deliver(self._number, self._epoch, position)
+            return batch
 
-    def _end(self, stage: str) -> None:
+    def _take(self) -> tuple[int, Any] | None:
+        if self._stage == "new":
+            self._begin()
+        loading = self._loading
+        taken = None if loading is None else loading.take()
+        if taken is None and self._stage == "at work":
+            self._end("ended", wait=True)
+            self._passes.finish(self._number)
+        return taken
+
+    def _begin(self) -> None:
+        with _beginning:
+            epoch, start = self._passes.next
+            self._loading = self._open_pass(epoch, start)
+            self._number, self._epoch, _ = self._passes.begin()
+            if self._stage == "new":
+                self._stage = "at work"
+
+    def _is_foreign(self) -> bool:
+        return self._pid != os.getpid()
+
+    def _end(self, stage: str, *, wait: bool) -> None:
         self._stage = stage
         loading, self._loading = self._loading, None
         if loading is not None:
-            loading.close()
+            loading.close(wait=wait)
 
-    def close(self) -> None:
-        """End the pass: drop what is on its way, and wait for what is at work."""
+    def close(self, *, wait: bool = True) -> None:
+        """End the pass: drop what is on its way, and wait for what is at work.
+
+        Args:
+            wait: Whether to wait for a transform that is at work.
+        """
+        if self._is_foreign():  # which has none of the threads, and perhaps a lock that nobody will release
+            return
+        if self._stage != "ended":
+            self._stage = "closed"  # at once, so that a busy ``next`` in another thread sees it
         with self._lock:
-            if self._stage != "ended" and self._pid == os.getpid():  # a forked child has none of the threads
-                self._end("closed")
+            if self._stage != "ended":
+                self._end("closed", wait=wait)
 
     def __del__(self) -> None:
-        self.close()
+        # A transform is not waited for: garbage may be collected anywhere, also where a lock is held that it needs.
+        self.close(wait=False)
 
 
 def _as_dataset(dataset: Any) -> TFRecordDataset:
-    if isinstance(dataset, Subset):
+    """The data set itself: batches are made of its parts, past the methods by which a ``DataLoader`` reads it."""
+    if type(dataset) is Subset:
         return _as_dataset(dataset.dataset).select(dataset.indices)
-    if isinstance(dataset, TFRecordDataset):
+    kind = type(dataset)
+    if isinstance(dataset, TFRecordDataset) and all(
+        getattr(kind, name) is getattr(TFRecordDataset, name) for name in ("__getitem__", "__getitems__", "__len__")
+    ):
         return dataset
-    found = type(dataset).__name__
-    raise TypeError(f"TFRecordLoader reads a TFRecordDataset, or a Subset of one, not {found}: use torch's DataLoader")
+    advice = "use torch's DataLoader, with tfr.collate"
+    if isinstance(dataset, ConcatDataset):
+        advice = "make one TFRecordDataset of all the paths, or use torch's DataLoader with tfr.collate"
+    elif isinstance(dataset, TFRecordDataset | Subset):
+        advice = "put what its class does into transform=, or use torch's DataLoader with tfr.collate"
+    raise TypeError(f"TFRecordLoader reads a TFRecordDataset, or a Subset of one, not {kind.__name__}: {advice}")
 
 
 def _at_least_1(number: int, name: str) -> int:

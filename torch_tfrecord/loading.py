@@ -7,16 +7,18 @@ import warnings
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
-from torch_tfrecord.ahead import Ahead, Called, PythonThread, Work
+from torch_tfrecord.ahead import Ahead, Work
 from torch_tfrecord.collation import collate
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.decode import Decoding
 from torch_tfrecord.drawing import Draw
 from torch_tfrecord.order import Order
+from torch_tfrecord.python_thread import PythonThread
 from torch_tfrecord.shard import Share
 from torch_tfrecord.stats import Counts
-from torch_tfrecord.transfer import Moving, Transfer, each
+from torch_tfrecord.transfer import Moved, Transfer, each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,78 +53,71 @@ class Loading:
         self._share = share
         self._draw = draw
         self._batch_size = options.batch_size
-        self._counts = counts
         self._num_threads = options.num_threads or torch.get_num_threads()
         self._pin_memory = _can_pin(options.pin_memory)
         self._transfer = None if options.device is None else Transfer(options.device)
-        self._moving: tuple[int, Moving | Exception] | None = None  # the batch after the one delivered last
         self._thread = None if dataset.recipe.is_native else PythonThread()
-        self._num_bytes: dict[int, int] = {}  # by step, of batches on their way
         self._num_batches = share.num_batches(options.batch_size, drop_last=options.drop_last)
-        self._ahead = Ahead(iter(range(self._num_batches)), self._start, options.prefetch)
+        self._ahead = Ahead(self._num_batches, self._start, options.prefetch)
+        self._counts = counts
+        self._num_bytes: dict[int, int] = {}  # of batches on their way, by step
+        self._waited = (0.0, 0.0)  # idle and wait seconds of ``_ahead`` that are in the counts
 
     @property
     def num_ready(self) -> int:
-        """Batches that are made and wait to be taken."""
-        return self._ahead.num_ready + (self._moving is not None)
+        """Batches that are made and wait to be taken. Any thread may ask, at any time."""
+        return self._ahead.num_ready
 
     def take(self) -> tuple[int, Any] | None:
         """The next batch, and the position that all ranks have reached with it; None if there are no more."""
-        waited, idle = self._ahead.wait_seconds, self._ahead.idle_seconds
-        taken = self._take_made() if self._transfer is None else self._take_moved()
-        self._counts.consumer_wait_seconds += self._ahead.wait_seconds - waited
-        self._counts.producer_wait_seconds += self._ahead.idle_seconds - idle
-        if taken is None:
+        step = self._ahead.step
+        if step == self._num_batches:
             rows = min(self._num_batches * self._batch_size, self._share.rows)
-            self._counts.dropped += self._share.size - self._share.position_after(rows)
+            self._count(dropped=self._share.size - self._share.position_after(rows))
             return None
-        step, batch = taken
+        num_bytes = 0
+        try:
+            batch = self._ahead.take()
+        finally:
+            if self._ahead.step > step:  # as after an error, but not after an interrupt
+                num_bytes = self._num_bytes.pop(step, 0)
+        coming = self._ahead.head
+        if isinstance(coming, Moved) and coming.advance():
+            coming.send()
         begin, end = self._share.batch(step, self._batch_size)
-        self._counts.batches += 1
-        self._counts.records += end - begin
-        self._counts.bytes += self._num_bytes.pop(step)
-        self._counts.padded += self._share.valid(begin, end) is not None
+        padded = int(self._share.valid(begin, end) is not None)
+        self._count(batches=1, records=end - begin, bytes=num_bytes, padded=padded)
         return self._share.position_after(end), batch
 
-    def _take_made(self) -> tuple[int, Any] | None:
-        taken = self._ahead.take()
-        if taken is not None and self._thread is None:
-            taken[1].mark(valid=self._share.valid(*self._share.batch(taken[0], self._batch_size)))
-        return taken
+    def _count(self, **numbers: int) -> None:
+        idle, waited = self._waited
+        self._waited = self._ahead.idle_seconds, self._ahead.wait_seconds
+        self._counts.add(
+            Counts(
+                producer_wait_seconds=self._ahead.idle_seconds - idle,
+                consumer_wait_seconds=self._ahead.wait_seconds - waited,
+                **numbers,
+            )
+        )
 
-    def _take_moved(self) -> tuple[int, Any] | None:
-        """The next batch, on the device. The one after it, if it is made, sets out."""
-        assert self._transfer is not None
-        taken = self._moving or self._move()
-        self._moving = None
-        if taken is None:
-            return None
-        if self._ahead.head_is_ready():
-            try:
-                self._moving = self._move()
-            except Exception as error:  # noqa: BLE001 - it is raised when it is this batch's turn
-                self._moving = (taken[0] + 1, error)
-        step, moving = taken
-        if isinstance(moving, Exception):
-            raise moving
-        return step, self._transfer.finish(moving)
-
-    def _move(self) -> tuple[int, Moving] | None:
-        assert self._transfer is not None
-        taken = self._take_made()
-        return None if taken is None else (taken[0], self._transfer.start(taken[1]))
-
-    def _start(self, step: int) -> Work[Any]:
+    def _start(self, step: int) -> Work:
         begin, end = self._share.batch(step, self._batch_size)
         indices = self._order.indices(self._share.positions(begin, end))
+        draw = self._draw._replace(valid=self._share.valid(begin, end))
         if self._thread is not None:
-            draw = self._draw._replace(valid=self._share.valid(begin, end))
-            return Called(self._thread, lambda: self._make(step, indices, draw))
-        located = self._dataset.locate(indices)
+            work: Work = self._thread.call(lambda: self._make(step, indices, draw))
+        else:
+            work = self._decode(step, indices, draw)
+        return work if self._transfer is None else Moved(work, self._transfer)
+
+    def _decode(self, step: int, indices: Any, draw: Draw) -> Work:
+        """Let the native threads make a batch."""
+        ids, records, origin = located = self._dataset.locate(indices)
         self._num_bytes[step] = located.num_bytes
-        ids, records, origin = located
-        plan = self._dataset.recipe.plan
-        return Decoding(plan, records, origin, ids, self._num_threads, pin_memory=self._pin_memory)
+        decoding = Decoding(
+            self._dataset.recipe.plan, records, origin, ids, self._num_threads, pin_memory=self._pin_memory
+        )
+        return decoding if draw.valid is None else Marked(decoding, draw)
 
     def _make(self, step: int, indices: Any, draw: Draw) -> Any:
         """In the Python thread: one batch from beginning to end."""
@@ -131,17 +126,50 @@ class Loading:
         batch = collate(self._dataset.recipe.items(located, draw, self._num_threads))
         return each(batch, lambda column: column.pin_memory()) if self._pin_memory else batch
 
-    def close(self) -> None:
-        """Drop what is on its way, and wait for what is at work."""
-        self._ahead.close()
+    def close(self, *, wait: bool = True) -> None:
+        """Drop what is on its way.
+
+        Args:
+            wait: Whether to wait for a transform that is at work. Native threads are always waited for.
+        """
         if self._thread is not None:
+            self._thread.close(wait=False)  # first, lest it begin another one
+        self._ahead.close()
+        if self._thread is not None and wait:
             self._thread.close()
+
+
+class Marked:
+    """A batch in which a row only pads: `Work` for `Ahead`."""
+
+    def __init__(self, decoding: Decoding, draw: Draw) -> None:
+        self._decoding = decoding
+        self._draw = draw
+        self.advance = decoding.advance
+        self.cancel = decoding.cancel
+
+    def result(self) -> Any:
+        """Wait for the batch."""
+        batch = self._decoding.result()
+        batch.mark(valid=self._draw.valid)
+        return batch
+
+    @property
+    def finished_at(self) -> float:
+        """When it was decoded."""
+        return self._decoding.finished_at
 
 
 def _can_pin(wanted: bool | None) -> bool:
     if wanted is None:
-        return torch.cuda.is_available()
+        # In a worker batches go to shared memory, and a forked process must not touch CUDA if its parent did.
+        return get_worker_info() is None and torch.cuda.is_available() and not _in_bad_fork()
     if wanted and not torch.cuda.is_available():
-        warnings.warn("pin_memory is True, but there is no CUDA device: batches are not pinned", stacklevel=2)
+        warnings.warn("pin_memory is True, but there is no CUDA device: batches are not pinned", stacklevel=5)
         return False
     return wanted
+
+
+def _in_bad_fork() -> bool:
+    check: Any = getattr(torch.cuda, "_is_in_bad_fork", None)  # private to torch
+    return check is not None and bool(check())

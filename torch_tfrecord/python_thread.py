@@ -52,10 +52,12 @@ class Called:
             del self  # else the error holds this frame, the frame this work, and the work the error
 
     def cancel(self) -> None:
-        """Drop it if the thread has not begun; else leave it to the thread."""
-        if self._thread.drop(self):
-            self._error = CancelledError("this batch was dropped before it was made")
-            self._finish()
+        """Nothing: the thread drops what it has not begun when it is closed."""
+
+    def drop(self) -> None:
+        """It will not be made."""
+        self._error = CancelledError("this batch was dropped before it was made")
+        self._finish()
 
 
 class PythonThread:
@@ -76,6 +78,9 @@ class PythonThread:
         """Call a function after those that came before."""
         call = Called(self, function)
         with self._changed:
+            if self._closed:
+                call.drop()
+                return call
             self.attend()
             self._calls.append(call)
             self._changed.notify()
@@ -90,14 +95,6 @@ class PythonThread:
                 thread = threading.Thread(target=self._run, name="torch_tfrecord", daemon=False)
                 thread.start()
                 self._thread = thread
-
-    def drop(self, call: Called) -> bool:
-        """Drop a call; whether it had not begun."""
-        with self._changed:
-            if call not in self._calls:
-                return False
-            self._calls.remove(call)
-            return True
 
     def _run(self) -> None:
         while (call := self._next()) is not None:
@@ -125,6 +122,8 @@ class PythonThread:
         """
         with self._changed:
             self._closed = True
+            while self._calls:
+                self._calls.popleft().drop()
             self._changed.notify()
             thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():

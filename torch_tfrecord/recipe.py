@@ -32,8 +32,8 @@ class Recipe:
     def __init__(
         self,
         features: Mapping[str, Any] | Callable[[bytes], Any] | None,
-        transform: Callable[..., Any] | None,
-        batch_transform: Callable[[Any], Any] | None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         if not (features is None or callable(features) or isinstance(features, Mapping)):
             raise TypeError(f"features is {features!r}, not a dict of specs, a callable or None")

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
+
+_lock = threading.RLock()  # several iterators of a loader may be at work in several threads
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603 - a forked child must not wait for a thread that it does not have
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclasses.dataclass
 class Counts:
-    """What iterators add up: the fields of `LoaderStats` that are sums."""
+    """The fields of `LoaderStats` that are sums. Any thread may add to them."""
 
     batches: int = 0
     records: int = 0
@@ -16,6 +28,17 @@ class Counts:
     consumer_wait_seconds: float = 0.0
     padded: int = 0
     dropped: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add each number to its like."""
+        with _lock:
+            self.batches += other.batches
+            self.records += other.records
+            self.bytes += other.bytes
+            self.producer_wait_seconds += other.producer_wait_seconds
+            self.consumer_wait_seconds += other.consumer_wait_seconds
+            self.padded += other.padded
+            self.dropped += other.dropped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +52,8 @@ class LoaderStats:
         batches: Batches delivered.
         records: Records in them, those that pad among them.
         bytes: Bytes of their payloads, as they lie in the files, uncompressed.
-        queue_depth: Batches that are decoded and wait to be taken, now; at most ``prefetch``.
-        producer_wait_seconds: Time in which nothing was decoded because all of ``prefetch`` was.
+        queue_depth: Batches that are made and wait to be taken, now; at most ``prefetch`` for each pass at work.
+        producer_wait_seconds: Time in which nothing was made because all of ``prefetch`` was.
         consumer_wait_seconds: Time in which ``next`` waited for a batch.
         padded: Rows delivered that repeat a record, because records did not go round.
         dropped: Records that ``drop_last`` left out on all ranks together, in passes that came to their end.

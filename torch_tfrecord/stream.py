@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from torch_tfrecord.collation import collate
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.drawing import Draw, Indices
-from torch_tfrecord.epochs import Board
+from torch_tfrecord.epochs import Begun, Board
 from torch_tfrecord.errors import StateError
 from torch_tfrecord.explain import Explanation, explain
 from torch_tfrecord.faults import RecordFault
@@ -21,10 +20,11 @@ from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
 from torch_tfrecord.paths import Paths
 from torch_tfrecord.ranks import resolve_rank
 from torch_tfrecord.recipe import Recipe
-from torch_tfrecord.records import check_on_error, read_records, verify_level
+from torch_tfrecord.records import check_on_error, verify_level
 from torch_tfrecord.shard import Share, check_batch_size
 from torch_tfrecord.state import Passes, Source
-from torch_tfrecord.unindexed import is_unindexable, make_batches
+from torch_tfrecord.steps import Pass, Steps
+from torch_tfrecord.unindexed import Unindexed, is_unindexable
 
 
 class TFRecordIterableDataset(IterableDataset[Any]):
@@ -32,18 +32,26 @@ class TFRecordIterableDataset(IterableDataset[Any]):
 
     Every worker computes the same order and makes its own steps of it: the first worker the steps 0, n, 2n, and so on.
     The ``DataLoader`` takes from them by turns, so any number of workers gives the same batches in the same order, no
-    record twice and none lost, and all ranks have equally many. Each pass is the next epoch; ``set_epoch`` names
-    another, and reaches workers that are already at work.
+    record twice and none lost, and all ranks have equally many. Each pass is the next epoch, counted at its first
+    batch, or where its workers begin; ``set_epoch`` names another, and reaches workers that are already at work.
+
+    A batch that cannot be made raises when it is its turn; the one after it comes with the next ``next``.
+
+    torchdata's ``StatefulDataLoader`` keeps, with workers, a state of each: it goes on at any batch, with the same
+    ``num_workers``, ``world_size`` and ``batch_size`` only. Without workers, and in what ``state_dict`` gives, the
+    state says nothing of these, so that all of them may change; but with ``num_workers=0`` that loader, too, goes on
+    from nothing but its own states with ``num_workers=0``.
 
     Input without an index, that is a pipe, or files with ``index=False``, is read in the order in which it comes, by
-    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone.
+    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone. Standard input cannot be read by
+    workers.
 
     Args:
         paths: As for `TFRecordDataset`.
         features: As for `TFRecordDataset`.
         batch_size: Records of a batch; of each rank.
         shuffle: False: in order; True: a full permutation for each epoch; or a `BlockShuffle` or `QueueShuffle`.
-        seed: Of the order, and of transforms that take a ``generator``. All ranks need the same.
+        seed: Of the order, and of transforms that take a ``generator``; in [-2**255, 2**255). All ranks need the same.
         drop_last: True leaves out what does not fill a batch on each rank. False delivers a short last batch; ranks
             that are short of a row then repeat a record, which is marked in ``batch.valid``.
         rank: This process's rank. None, for this and ``world_size``: what ``torch.distributed`` says if a process group
@@ -99,21 +107,20 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         check_on_error(on_error)
         self.batch_size = check_batch_size(batch_size)
         self.shuffle = check_shuffle(shuffle)
-        self.seed = operator.index(seed)
-        self.drop_last = drop_last
+        self.drop_last = bool(drop_last)
         self.rank, self.world_size = resolve_rank(rank, world_size)
         self.dataset: TFRecordDataset | None = None
-        self._unindexed: tuple[Paths, Recipe, Any, Any] | None = None
-        self._faults: list[RecordFault] = []
+        self._unindexed: Unindexed | None = None
         paths = paths if isinstance(paths, str | os.PathLike) else list(paths)
         if index is False or (index is None and is_unindexable(paths)):
             self._refuse_unindexed(subset)
-            self._unindexed = (paths, Recipe(features, transform, batch_transform), verify, on_error)
+            recipe = Recipe(features, transform, batch_transform)
+            self._unindexed = Unindexed(paths, recipe, verify=verify, on_error=on_error)
         else:
             self.dataset = TFRecordDataset(
                 paths,
                 features,
-                index=index or None,
+                index=index,
                 transform=transform,
                 batch_transform=batch_transform,
                 verify=verify,
@@ -121,10 +128,11 @@ class TFRecordIterableDataset(IterableDataset[Any]):
             )
             if subset is not None:
                 self.dataset = self.dataset.select(subset)
-        self._board = Board()
-        self._passes = Passes(self._board.next)
-        self._seen = 0  # passes announced by workers when this process last knew where it stands
-        self._at_work: _WorkerPass | None = None  # in a worker: the pass it makes batches of
+        self._board = Board(operator.index(seed))
+        self._passes = Passes(self._board)  # those of this process
+        self._seen = 0  # passes that workers had begun when this process last said which one is the newest
+        self._steps: Steps | None = None  # in a worker: its part of the newest pass
+        self._resumed = False  # whether that part is of a state that was loaded, and is to be taken up
 
     def _refuse_unindexed(self, subset: Indices | None) -> None:
         if self.world_size > 1:
@@ -132,19 +140,31 @@ class TFRecordIterableDataset(IterableDataset[Any]):
             raise ValueError(f"input without an index cannot be divided over {self.world_size} ranks: {advice}")
         if self.shuffle is not False or subset is not None:
             what = "shuffled" if self.shuffle is not False else "selected from"
-            raise ValueError(f"input without an index cannot be {what}: it is read in the order in which it comes")
+            advice = "it is read in the order in which it comes; copy it to a file, which has an index"
+            raise ValueError(f"input without an index cannot be {what}: {advice}")
+
+    @property
+    def seed(self) -> int:
+        """Of the order: as given, or as in the state that was loaded last."""
+        return self._board.seed
 
     @property
     def faults(self) -> tuple[RecordFault, ...]:
-        """What was left out of the input with ``on_error="skip"``; without an index, by this process so far."""
-        return tuple(self._faults) if self.dataset is None else self.dataset.index.faults
+        """What was left out of the input with ``on_error="skip"``.
+
+        Without an index, by the newest pass of this process so far; a worker only logs what it leaves out.
+        """
+        return tuple(self._unindexed.faults) if self._unindexed is not None else self._indexed().index.faults
 
     @property
     def epoch(self) -> int:
-        """The epoch at work, or the next one if none is."""
-        if self._board.announced != self._seen:
-            return self._board.newest.epoch
-        return self._passes.state[0]
+        """The epoch at work, or the next one if none is; with workers, the one that they began last."""
+        return self._board.newest[0] if self._by_workers else self._passes.state[0]
+
+    @property
+    def _by_workers(self) -> bool:
+        """Whether the newest pass is one of workers."""
+        return self._board.announced != self._seen
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass read this epoch; from where a loaded state of this epoch stands, else from its start."""
@@ -166,51 +186,30 @@ class TFRecordIterableDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         if worker is None:
-            return self._batches_here()
-        if self.dataset is None:
-            return self._unindexed_batches(self._board.begin().epoch) if worker.id == 0 else iter(())
-        if self._at_work is None or self._at_work.begun:
-            self._at_work = _WorkerPass(*self._board.begin())
-        self._at_work.begun = True
-        return self._batches_of_worker(self._at_work, worker.id, worker.num_workers)
+            return Pass(self._passes, self._read)
+        if self._unindexed is not None:
+            return self._read_unindexed(self._board.begin()) if worker.id == 0 else iter(())
+        if self._steps is None or not self._resumed:
+            self._steps = self._steps_of(self._board.begin(), worker.id, worker.num_workers)
+        self._resumed = False
+        return self._steps
 
-    def _batches_here(self) -> Iterator[Any]:
-        number, epoch, start = self._passes.begin()
+    def _read(self, epoch: int, start: int) -> Iterator[Any]:
+        """The batches of a pass of this process."""
         self._seen = self._board.announced
-        if self.dataset is None:
-            yield from self._unindexed_batches(epoch)
-        else:
-            share = self._share(start)
-            for step, batch in self._batches(epoch, share, 0, 1):
-                self._passes.deliver(number, epoch, share.position_after((step + 1) * self.batch_size))
-                yield batch
-        self._passes.finish(number)
+        begun = Begun(self.seed, epoch, start)
+        return self._steps_of(begun) if self._unindexed is None else self._read_unindexed(begun)
 
-    def _batches_of_worker(self, at_work: _WorkerPass, worker: int, num_workers: int) -> Iterator[Any]:
-        first = worker + at_work.made * num_workers
-        for _, batch in self._batches(at_work.epoch, self._share(at_work.start), first, num_workers):
-            at_work.made += 1
-            yield batch
-
-    def _batches(self, epoch: int, share: Share, first: int, stride: int) -> Iterator[tuple[int, Any]]:
-        dataset = self._indexed()
-        order = open_order(self.shuffle, share.size, seed=self.seed, epoch=epoch)
-        for step in range(first, share.num_batches(self.batch_size, drop_last=self.drop_last), stride):
-            begin, end = share.batch(step, self.batch_size)
-            draw = Draw(self.seed, epoch, share.valid(begin, end))
-            located = dataset.locate(order.indices(share.positions(begin, end)))
-            yield step, collate(dataset.recipe.items(located, draw))
-
-    def _unindexed_batches(self, epoch: int) -> Iterator[Any]:
+    def _read_unindexed(self, begun: Begun) -> Iterator[Any]:
         assert self._unindexed is not None
-        paths, recipe, verify, on_error = self._unindexed
-        with read_records(paths, verify=verify, on_error=on_error) as records:
-            self._faults = records.faults
-            name = os.fspath(paths) if isinstance(paths, str | os.PathLike) else str(paths)
-            draw = Draw(self.seed, epoch)
-            yield from make_batches(
-                records, recipe, draw, name=name, batch_size=self.batch_size, drop_last=self.drop_last
-            )
+        return self._unindexed.batches(Draw(begun.seed, begun.epoch), self.batch_size, drop_last=self.drop_last)
+
+    def _steps_of(self, begun: Begun, first: int = 0, stride: int = 1, made: int = 0) -> Steps:
+        """The steps ``first``, ``first + stride``, and so on of a pass."""
+        share = self._share(begun.start)
+        order = open_order(self.shuffle, share.size, seed=begun.seed, epoch=begun.epoch)
+        steps = range(first, share.num_batches(self.batch_size, drop_last=self.drop_last), stride)
+        return Steps(self._indexed(), begun, order, share, self.batch_size, steps, made)
 
     def _source(self) -> Source:
         dataset = self._indexed()
@@ -220,26 +219,26 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         """Where this rank stands: a small dict of plain values.
 
         Args:
-            batches: Batches of the pass at work that were trained on, counted from where it began. Workers run ahead of
-                what the ``DataLoader`` delivers, so with them it must be given; not so under torchdata's
-                ``StatefulDataLoader``, which keeps the state of each worker. None: all that this process has made.
+            batches: Batches of the newest pass that were trained on, counted from where it began. Workers run ahead of
+                what the ``DataLoader`` delivers, so with them it must be given, once the first batch of the pass is
+                there; not so under torchdata's ``StatefulDataLoader``, which keeps the state of each worker. None: all
+                that this process has made.
 
         Raises:
             ValueError: Workers made the batches, and their number is not given; or it is negative.
             TypeError: The input has no index.
         """
-        if get_worker_info() is not None:
-            return {} if self._at_work is None else self._at_work.state(self._source(), self.seed, self._topology())
-        if batches is not None and batches < 0:
-            raise ValueError(f"batches is {batches}, and must not be negative")
         source = self._source()
-        by_workers = self._board.announced != self._seen
-        if by_workers and batches is None:
-            advice = "pass batches=, how many were, or use torchdata's StatefulDataLoader, which knows"
-            raise ValueError(f"workers run ahead of what the DataLoader delivers: {advice}")
+        if get_worker_info() is not None:
+            return {} if self._steps is None else self._state_of_worker(source, self._steps)
         if batches is None:
+            if self._by_workers:
+                advice = "pass batches=, how many were, or use torchdata's StatefulDataLoader, which knows"
+                raise ValueError(f"workers run ahead of what the DataLoader delivers: {advice}")
             return source.state(self.seed, *self._passes.state)
-        epoch, start = self._board.newest if by_workers else self._passes.newest or self._passes.state
+        if batches < 0:
+            raise ValueError(f"batches is {batches}, and must not be negative")
+        epoch, start = self._board.newest if self._by_workers else self._passes.newest or self._passes.state
         return source.state(self.seed, epoch, self._share(start).position_after(batches * self.batch_size))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -249,20 +248,36 @@ class TFRecordIterableDataset(IterableDataset[Any]):
             StateError: The state is of other data, another order or another version.
             TypeError: The input has no index.
         """
-        worker = get_worker_info()
-        if worker is not None:
-            if state:  # that of a worker of torchdata's StatefulDataLoader
-                self.seed, self._at_work = _WorkerPass.of_state(state, self._source(), self._topology())
-                self._board.next[:] = self._at_work.epoch + 1, 0
-            return
-        self.seed, epoch, position = self._source().read(state)
-        self._passes.load(epoch, position)
-        self._seen = self._board.announced
+        source = self._source()
+        if get_worker_info() is None:
+            self._board.seed, epoch, position = source.read(state)
+            self._passes.load(epoch, position)
+            self._seen = self._board.announced
+        elif state:
+            self._load_state_of_worker(source, state)
 
-    def _topology(self) -> list[int]:
+    def _state_of_worker(self, source: Source, steps: Steps) -> dict[str, Any]:
+        """For torchdata's ``StatefulDataLoader``: where this worker stands among these others."""
+        return {"pass": source.state(*steps.begun), "made": steps.made, "topology": self._topology()}
+
+    def _load_state_of_worker(self, source: Source, state: Mapping[str, Any]) -> None:
+        was, now = state.get("topology"), self._topology()
+        if was != now:
+            advice = "go on with the same ones, or save and load the stream's own state_dict(batches=...)"
+            raise StateError(f"the state of a StatefulDataLoader's worker is of {was}, this is {now}: {advice}")
         worker = get_worker_info()
         assert worker is not None
-        return [self.rank, self.world_size, self.batch_size, worker.id, worker.num_workers]
+        begun = Begun(*source.read(state["pass"]))
+        if worker.id == 0:
+            self._board.resume(begun)
+        self._steps = self._steps_of(begun, worker.id, worker.num_workers, state["made"])
+        self._resumed = True
+
+    def _topology(self) -> str:
+        worker = get_worker_info()
+        assert worker is not None
+        of_ranks = f"world_size={self.world_size} with batch_size={self.batch_size}"
+        return f"worker {worker.id} of num_workers={worker.num_workers}, {of_ranks}"
 
     def explain(self, *, num_workers: int = 0) -> Explanation:
         """Who reads what in the next pass: prints as a table, and says whether each record comes exactly once.
@@ -284,34 +299,10 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_passes"}
+        # A copy has no pass at work: its next one is the one that would be next here.
+        return {**self.__dict__, "_passes": None, "_steps": None, "_resumed": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._passes = Passes(self._board.next)
-
-
-class _WorkerPass:
-    """The pass that a worker makes batches of."""
-
-    def __init__(self, epoch: int, start: int) -> None:
-        self.epoch = epoch
-        self.start = start
-        self.made = 0  # batches, by this worker
-        self.begun = False
-
-    def state(self, source: Source, seed: int, topology: list[int]) -> dict[str, Any]:
-        """Where the worker stands. Unlike a reader's state it is for this worker among these only."""
-        return {**source.state(seed, self.epoch, self.start), "made": self.made, "topology": topology}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any], source: Source, topology: list[int]) -> tuple[int, _WorkerPass]:
-        """Seed and pass of a state."""
-        seed, epoch, start = source.read(state)
-        if state.get("topology") != topology:
-            names = "rank, world_size, batch_size, worker, num_workers"
-            both = f"{state.get('topology')} then, {topology} now"
-            raise StateError(f"the state of a StatefulDataLoader's worker fits the same {names} only: {both}")
-        at_work = cls(epoch, start)
-        at_work.made = int(state["made"])
-        return seed, at_work
+        self._passes = Passes(self._board)
+        self._seen = self._board.announced

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from torch_tfrecord.ahead import Work
 from torch_tfrecord.batch import Batch
 from torch_tfrecord.ragged import Bytes, Ragged
 
@@ -28,17 +30,16 @@ class Transfer:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if self._stream is not None:
+            self._device = self._stream.device  # "cuda" is the device that is current now
 
     def start(self, item: Any) -> Moving:
         """Begin to copy a batch, or what transforms made of one."""
         if self._stream is None:
-            return Moving(each(item, self._copy), None)
+            return Moving(each(item, lambda column: column.to(self._device)), None)
         with torch.cuda.stream(self._stream):
-            moved = each(item, self._copy)
+            moved = each(item, lambda column: column.to(self._device, non_blocking=True))
             return Moving(moved, self._stream.record_event())
-
-    def _copy(self, column: Any) -> Any:
-        return column.to(self._device, non_blocking=True)
 
     def finish(self, moving: Moving) -> Any:
         """The batch on the device, safe to use on the current stream."""
@@ -50,6 +51,42 @@ class Transfer:
             for tensor in {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors_in(moving.item)}.values():
                 tensor.record_stream(stream)
         return moving.item
+
+
+class Moved:
+    """A batch that is to be moved to a device when it is made: `Work` for `Ahead`."""
+
+    def __init__(self, work: Work, transfer: Transfer) -> None:
+        self._work = work
+        self._transfer = transfer
+        self._moving: Moving | None = None
+
+    def send(self) -> None:
+        """Begin to copy the batch, once it is made. What goes wrong with it, ``result`` meets again."""
+        with contextlib.suppress(Exception):
+            self._start()
+
+    def _start(self) -> Moving:
+        if self._moving is None:
+            self._moving = self._transfer.start(self._work.result())
+        return self._moving
+
+    def advance(self) -> bool:
+        """Let the batch be made; whether it is."""
+        return self._work.advance()
+
+    def result(self) -> Any:
+        """Wait until the batch is made, and begin to copy it, if that is not done; CUDA waits for the copy itself."""
+        return self._transfer.finish(self._start())
+
+    def cancel(self) -> None:
+        """Drop it."""
+        self._work.cancel()
+
+    @property
+    def finished_at(self) -> float:
+        """When the batch was made."""
+        return self._work.finished_at
 
 
 def each(item: Any, function: Callable[[Any], Any]) -> Any:
@@ -82,7 +119,7 @@ def tensors_in(item: Any) -> Iterator[torch.Tensor]:
         for value in item.values():
             yield from tensors_in(value)
         if isinstance(item, Batch):
-            yield from tensors_in((item.record_ids, item.valid))
+            yield from tensors_in((item.record_ids, item._valid))  # noqa: SLF001 - ``valid`` would make a tensor
     elif isinstance(item, tuple | list):
         for value in item:
             yield from tensors_in(value)

@@ -6,18 +6,20 @@ import itertools
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from torch.utils.data import get_worker_info
 
 from torch_tfrecord.collation import collate
 from torch_tfrecord.decode import Origin
 from torch_tfrecord.drawing import Draw
+from torch_tfrecord.faults import RecordFault
 from torch_tfrecord.paths import Paths, expand_paths
-from torch_tfrecord.reading import Located
+from torch_tfrecord.reading import Ids, Located
 from torch_tfrecord.recipe import Recipe
-from torch_tfrecord.records import RecordIterator
+from torch_tfrecord.records import RecordIterator, verify_level
 
 _log = logging.getLogger(__name__)
 
@@ -27,42 +29,93 @@ def is_unindexable(paths: Paths) -> bool:
     return any(os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode) for path in expand_paths(paths))
 
 
-def make_batches(
-    records: RecordIterator, recipe: Recipe, draw: Draw, *, name: str, batch_size: int, drop_last: bool
-) -> Iterator[Any]:
-    """Batches of records in the order in which they come.
-
-    What goes wrong raises after all whole records before it were given out, in a short batch if need be.
+class Unindexed:
+    """Input that is read in the order in which it comes, each pass from its beginning, or from what a pipe gives then.
 
     Args:
-        records: The payloads.
-        recipe: What is made of them.
-        draw: Their seed and epoch, for transforms.
-        name: What messages call the input.
-        batch_size: Records of a batch.
-        drop_last: Whether a short last batch is left out, which is logged.
+        paths: The files; which ones these are is found out here.
+        recipe: What is made of their records.
+        verify: As for `read_records`.
+        on_error: As for `read_records`.
 
-    Yields:
-        What `collate` makes of a batch.
+    Attributes:
+        faults: What the pass that began last in this process has left out so far.
 
     Raises:
-        DataLossError: The input is damaged or cut short.
-        ParseError: A record does not fit the features.
+        FileNotFoundError: There is no such file.
     """
-    for number in itertools.count():
-        payloads, error = _take(records, batch_size)
-        ids = np.arange(number * batch_size, number * batch_size + len(payloads), dtype=np.int64)
-        if len(payloads) == batch_size or (payloads and (error is not None or not drop_last)):
-            yield collate(recipe.items(Located(ids, payloads, _origin_of(name, payloads, ids)), draw))
-        elif payloads:
-            _log.warning("%s: the last %d records do not fill a batch and were dropped", name, len(payloads))
-        if error is not None:
-            raise error
-        if len(payloads) < batch_size:
+
+    def __init__(self, paths: Paths, recipe: Recipe, *, verify: str, on_error: str) -> None:
+        self.faults: list[RecordFault] = []
+        self._paths = [os.path.abspath(path) for path in expand_paths(paths)]  # workers may start in another folder
+        self._recipe = recipe
+        self._verify = verify_level(verify)
+        self._skip = on_error == "skip"
+        # Such names may mean another file in each process.
+        self._found = {path: _identity(path) for path in self._paths if path.startswith(("/dev/", "/proc/"))}
+
+    def batches(self, draw: Draw, batch_size: int, *, drop_last: bool) -> Iterator[Any]:
+        """Batches of a pass. What goes wrong raises after all whole records before it, in a short batch if need be.
+
+        Args:
+            draw: Seed and epoch, for transforms.
+            batch_size: Records of a batch.
+            drop_last: Whether a short last batch is left out, which is logged.
+
+        Yields:
+            What `collate` makes of a batch.
+
+        Raises:
+            DataLossError: The input is damaged or cut short.
+            ParseError: A record does not fit the features.
+            ValueError: This is a worker, where the name of the input means another file.
+        """
+        self._check_process()
+        with RecordIterator(self._paths, verify=self._verify, skip=self._skip) as records:
+            self.faults = records.faults
+            for begin in itertools.count(0, batch_size):
+                payloads, error = _take(records, batch_size)
+                if len(payloads) == batch_size or (payloads and (error is not None or not drop_last)):
+                    yield collate(self._recipe.items(self._located(begin, payloads), draw))
+                elif payloads:
+                    _log.warning("%s: the last %d records fill no batch, and were dropped", self._name, len(payloads))
+                if error is not None:
+                    raise error
+                if len(payloads) < batch_size:
+                    return
+
+    @property
+    def _name(self) -> str:
+        """What messages call the input."""
+        others = len(self._paths) - 1
+        return self._paths[0] + (f" and {others:,} more" if others else "")
+
+    def _located(self, begin: int, payloads: list[bytes]) -> Located:
+        ids: Ids = np.arange(begin, begin + len(payloads), dtype=np.int64)
+        return Located(ids, payloads, lambda row: Origin(begin + row, self._name, None, lambda: payloads[row]))
+
+    def _check_process(self) -> None:
+        """In a worker, whose standard input is empty, ``/dev/stdin`` must not pass for an empty file."""
+        if get_worker_info() is None:
             return
+        for path, found in self._found.items():
+            if _identity(path) != found:
+                advice = "use num_workers=0, or a pipe that has a name (os.mkfifo)"
+                raise ValueError(
+                    f"{path} is another file in a worker process than in the one that started it: {advice}"
+                )
 
 
-def _take(records: RecordIterator, count: int) -> tuple[list[bytes], Exception | None]:
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of a file; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _take(records: Iterator[bytes], count: int) -> tuple[list[bytes], Exception | None]:
     """The next payloads, and what goes wrong after them if they are fewer."""
     payloads: list[bytes] = []
     try:
@@ -71,7 +124,3 @@ def _take(records: RecordIterator, count: int) -> tuple[list[bytes], Exception |
     except Exception as error:  # noqa: BLE001 - it is raised after they are
         return payloads, error
     return payloads, None
-
-
-def _origin_of(name: str, payloads: list[bytes], ids: np.ndarray[Any, Any]) -> Callable[[int], Origin]:
-    return lambda row: Origin(int(ids[row]), name, None, lambda: payloads[row])

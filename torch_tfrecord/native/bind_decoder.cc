@@ -109,7 +109,7 @@ class PyJob {
  private:
   static bool wait_a_while(Work& work) {
     const WithoutGil release;
-    return work.wait(std::chrono::milliseconds(50));
+    return work.wait(std::chrono::milliseconds(100));
   }
 
   std::unique_ptr<BufferView> arena_;  // goes after the job

@@ -256,14 +256,20 @@ std::vector<Job::Chunk> Job::chunks(int64_t rows, int threads) const {
 }
 
 template <class Body>
-void Job::start(Stage stage, int threads, std::function<int64_t()> begin, Body body, std::function<void()> end) {
+void Job::start(Stage stage, int threads, std::function<void(int64_t)> prepare, Body body, std::function<void()> end) {
+  const auto begin = [this, threads, prepare] {
+    const int64_t rows = measured_ ? rows_ : fetchable();
+    chunks_ = chunks(rows, threads);
+    prepare(rows);
+    return static_cast<int64_t>(chunks_.size());
+  };
   const auto task = [this, body](int64_t i) {
     const Chunk& chunk = chunks_[static_cast<size_t>(i)];
     if (chunk.begin > first_bad_) return;  // the first bad row is what counts
     Task task(*this);
     body(task, chunk);
   };
-  work_ = std::make_shared<Work>(Steps{std::move(begin), task, std::move(end)}, threads);
+  work_ = std::make_shared<Work>(Steps{begin, task, std::move(end)}, threads);
   stage_ = stage;
 }
 
@@ -274,12 +280,10 @@ void Job::start_measure(int threads) {
     if (!fault_) add_up();
   };
   const auto decode = [](Task& task, const Chunk& chunk) { task.decode(chunk); };
-  start(Stage::kMeasuring, threads, [this, threads] { return prepare_measure(threads); }, decode, end);
+  start(Stage::kMeasuring, threads, [this](int64_t rows) { make_room(rows); }, decode, end);
 }
 
-int64_t Job::prepare_measure(int threads) {
-  const int64_t rows = fetchable();
-  chunks_ = chunks(rows, threads);
+void Job::make_room(int64_t rows) {
   if (!in_memory_) {
     const auto slack = static_cast<int64_t>(chunks_.size()) * kSlack;
     raw_ = std::make_unique<Block>(raw_offsets_[static_cast<size_t>(rows)] + slack + kSlack);
@@ -288,7 +292,6 @@ int64_t Job::prepare_measure(int threads) {
   for (const Column& column : schema_->columns) {
     if (column.slot == Names::kUnwanted) payload_slots_.resize(static_cast<size_t>(rows_));
   }
-  return static_cast<int64_t>(chunks_.size());
 }
 
 void Job::add_up() {
@@ -322,25 +325,17 @@ void Job::start_fill(uint8_t* arena, std::vector<Placement> placements, int thre
   check_fill();
   arena_ = arena;
   placements_ = std::move(placements);
-  if (measured_) {
-    const auto begin = [this, threads] {
-      chunks_ = chunks(rows_, threads);
-      return prepare_write();
-    };
-    const auto write = [](Task& task, const Chunk& chunk) { task.write(chunk); };
-    start(Stage::kFilling, threads, begin, write, [] {});
-    return;
-  }
-  const auto begin = [this, threads] {
-    chunks_ = chunks(fetchable(), threads);
-    return static_cast<int64_t>(chunks_.size());
-  };
   const auto decode = [](Task& task, const Chunk& chunk) { task.decode(chunk); };
-  start(Stage::kFilling, threads, begin, decode, [] {});
+  const auto write = [](Task& task, const Chunk& chunk) { task.write(chunk); };
+  if (measured_) {
+    start(Stage::kFilling, threads, [this](int64_t) { write_offsets(); }, write, [] {});
+  } else {
+    start(Stage::kFilling, threads, [](int64_t) {}, decode, [] {});
+  }
 }
 
-// The offsets of ragged columns, which are known; the rows come after.
-int64_t Job::prepare_write() {
+// Those that are known before the rows are written.
+void Job::write_offsets() {
   for (size_t c = 0; c < placements_.size(); ++c) {
     const Column& column = schema_->columns[c];
     const Placement& at = placements_[c];
@@ -351,7 +346,6 @@ int64_t Job::prepare_write() {
       store64(arena_ + at.value_offsets + values.back() * 8, static_cast<uint64_t>(byte_starts_[c].back()));
     }
   }
-  return static_cast<int64_t>(chunks_.size());
 }
 
 Fault Job::finish() {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -18,7 +19,7 @@ namespace tfr {
 // Decodes one batch. Where every column is sized, a fill does all in one pass through cache-sized buffers. Otherwise a
 // measure reads all rows into one block and notes where their values lie, and a fill copies them out of there.
 //
-// Both are work for threads: `start_...` makes it, the caller submits it or waits for it, and `finish` takes its result.
+// Both are work for threads: `start_...` makes it, the caller submits it or waits for it, `finish` takes its result.
 class Job {
  public:
   Job(std::shared_ptr<const Schema> schema, Files files, std::vector<Place> places, int verify);
@@ -61,11 +62,11 @@ class Job {
   class Task;
 
   template <class Body>
-  void start(Stage stage, int threads, std::function<int64_t()> prepare, Body body, std::function<void()> end);
+  void start(Stage stage, int threads, std::function<void(int64_t)> prepare, Body body, std::function<void()> end);
   int64_t fetchable();
   std::vector<Chunk> chunks(int64_t rows, int threads) const;
-  int64_t prepare_measure(int threads);
-  int64_t prepare_write();
+  void make_room(int64_t rows);
+  void write_offsets();
   const Slot& slot(int64_t row, size_t column) const;
   void report(const Fault& fault);
   void add_up();

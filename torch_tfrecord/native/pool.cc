@@ -18,6 +18,7 @@ constexpr int64_t kNoMore = INT64_MAX / 2;  // beyond all tasks
 
 // A thread that waits spins for a while before it sleeps: to wake it takes tens of microseconds, on a virtual machine
 // more, and batches of small records take little longer than that. After a batch, a thread so stays awake for the next.
+// It lets others run meanwhile: what it waits for may be a thread that wants this very processor.
 constexpr auto kSpin = std::chrono::microseconds(200);
 
 inline void relax() {
@@ -36,6 +37,7 @@ void spin_until(Ready ready) {
       if (ready()) return;
       relax();
     }
+    std::this_thread::yield();
   } while (Work::Clock::now() < end);
 }
 

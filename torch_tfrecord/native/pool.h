@@ -14,16 +14,16 @@ namespace tfr {
 
 class Pool;
 
-// What threads do together: `begin` comes first and returns the number of tasks; `task` is called once for each of them,
-// by several threads at once; `end` comes last. What one of them throws ends the work.
+// What threads do together: `begin` comes first and returns the number of tasks; `task` is called once for each of
+// them, by several threads at once; `end` comes last. What one of them throws ends the work.
 struct Steps {
   std::function<int64_t()> begin;
   std::function<void(int64_t)> task;
   std::function<void()> end;
 };
 
-// Some work and how far it is. It is done by those who wait for it and, as soon as it has begun, by threads of the pool;
-// after `submit` they begin it, too. Its owner must see it done, or cancel it, before what the steps use goes.
+// Some work, and how far it is. It is done by those who wait for it and, as soon as it has begun, by threads of the
+// pool; after `submit` these begin it, too. Its owner must see it done, or cancel it, before what the steps use goes.
 class Work : public std::enable_shared_from_this<Work> {
  public:
   using Clock = std::chrono::steady_clock;
@@ -34,7 +34,7 @@ class Work : public std::enable_shared_from_this<Work> {
   Work& operator=(const Work&) = delete;
 
   void submit();
-  // Works on it, and waits for others that do, up to a time. Returns whether it is done. Any threads may call this at once.
+  // Works on it, and waits for others that do, up to a time. Returns whether it is done. For any number of threads.
   bool wait(Clock::duration limit);
   // Drops the tasks that nobody has begun, and waits for the others. `end` may be left out.
   void cancel();
@@ -43,8 +43,8 @@ class Work : public std::enable_shared_from_this<Work> {
   bool foreign() const;
 
   // When it is done:
-  void rethrow() const;                             // what a step threw first
-  double finished_at() const { return finished_at_; }  // seconds, of the clock of Python's time.monotonic; 0 before
+  void rethrow() const;                                // what a step threw first
+  double finished_at() const { return finished_at_; }  // seconds, of Python's time.monotonic; 0 before
 
  private:
   friend class Pool;
