@@ -7,15 +7,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_tfrecord.ahead import Ahead, Failed, Work
+from torch_tfrecord.ahead import Ahead, Work
 from torch_tfrecord.errors import CancelledError
-from torch_tfrecord.python_thread import PythonThread
+from torch_tfrecord.python_thread import Called, PythonThread
 
 
 class Interrupt(BaseException):
@@ -261,7 +262,12 @@ def test_calls_are_made_in_order_by_one_thread_that_starts_with_the_first() -> N
     thread = PythonThread()
     assert set(threading.enumerate()) == before
     seen: list[tuple[int, int]] = []
-    calls = [thread.call(lambda i=i: seen.append((i, threading.get_ident())) or -i) for i in range(50)]  # type: ignore[misc]
+
+    def note(i: int) -> int:
+        seen.append((i, threading.get_ident()))
+        return -i
+
+    calls = [thread.call(partial(note, i)) for i in range(50)]
     assert [call.result() for call in reversed(calls)] == [-i for i in reversed(range(50))]
     assert [i for i, _ in seen] == list(range(50))
     assert len({ident for _, ident in seen}) == 1
@@ -313,7 +319,7 @@ def test_close_drops_calls_that_have_not_begun_and_waits_for_the_one_that_has() 
         made.append(i)
         return i
 
-    calls = [thread.call(lambda i=i: make(i)) for i in range(5)]  # type: ignore[misc]
+    calls = [thread.call(partial(make, i)) for i in range(5)]
     begun.wait()
     calls[0].cancel()  # it has begun
     thread.close()
@@ -328,7 +334,7 @@ def test_close_drops_calls_that_have_not_begun_and_waits_for_the_one_that_has() 
 def test_the_thread_may_close_itself() -> None:
     """As the garbage collector does, when it comes by there."""
     thread = PythonThread()
-    assert thread.call(lambda: thread.close()).result() is None
+    assert thread.call(thread.close).result() is None
     eventually(lambda: all(other.name != "torch_tfrecord" for other in threading.enumerate()))
 
 
@@ -360,8 +366,8 @@ def test_an_idle_thread_keeps_no_batch_alive() -> None:
 def test_another_thread_may_take_over() -> None:
     """What a thread began that has ended since is made for the next one."""
     thread = PythonThread()
-    calls = []
-    consumer = threading.Thread(target=lambda: calls.extend(thread.call(lambda i=i: i) for i in range(3)))  # type: ignore[misc]
+    calls: list[Called] = []
+    consumer = threading.Thread(target=lambda: calls.extend(thread.call(partial(int, i)) for i in range(3)))
     consumer.start()
     consumer.join()
     assert [call.result() for call in calls] == [0, 1, 2]

@@ -147,6 +147,22 @@ def test_draws_are_counted_one_by_one(dataset: tfr.TFRecordDataset) -> None:
     assert (sampler.state_dict()["epoch"], sampler.state_dict()["position"]) == (1, 0)
 
 
+def test_a_short_last_batch_may_be_counted_as_a_whole_one(dataset: tfr.TFRecordDataset) -> None:
+    """What a sampler leaves out was not read, so fewer ranks read it when they go on."""
+    sampler = tfr.RecordSampler(dataset, rank=3, num_replicas=4, drop_last=True)
+    for delivered, batch in enumerate(DataLoader(dataset, 4, sampler=sampler, collate_fn=tfr.collate), 1):
+        assert batch.num_records == (4, 1)[delivered - 1]
+    state = sampler.state_dict(rows=delivered * 4)
+    assert (state["epoch"], state["position"]) == (0, 20)
+    alone = tfr.RecordSampler(dataset, rank=0, num_replicas=1)
+    alone.load_state_dict(state)
+    assert list(alone) == open_order(True, 23, seed=0, epoch=0).indices(np.arange(20, 23)).tolist()
+    padded = tfr.RecordSampler(dataset, rank=3, num_replicas=4)
+    padded.load_state_dict(state)
+    assert len(list(padded)) == 1
+    assert padded.state_dict(rows=400)["position"] == 23
+
+
 # --- other samplers and loaders of torch ------------------------------------------------------------------------------
 
 

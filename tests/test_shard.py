@@ -124,7 +124,7 @@ def test_position_after() -> None:
     share = Share(10, 2, 4)
     assert [share.position_after(n) for n in range(5)] == [0, 4, 8, 10, 10]
     share = Share(10, 0, 4, drop_last=True, start=1)
-    assert [share.position_after(n) for n in range(share.rows + 1)] == [1, 5, 9]
+    assert [share.position_after(n) for n in range(share.rows + 3)] == [1, 5, 9, 9, 9]
     assert Share(10, start=10).position_after(0) == 10
 
 

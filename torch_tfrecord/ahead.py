@@ -47,7 +47,7 @@ class Failed:
         try:
             raise self._error
         finally:
-            del self  # else the error holds this frame, the frame this work, and the work the error
+            del self  # else the error's traceback holds this frame, the frame this work, and the work the error
 
     def cancel(self) -> None:
         """Nothing."""
@@ -100,15 +100,20 @@ class Ahead:
         if not self._queue:
             raise CancelledError("the pass was ended before its last batch")
         began = 0.0 if self._queue[0].advance() else time.monotonic()
+        batch = failure = None
         try:
             batch = self._queue[0].result()
-        except Exception:
-            self._go_on()
-            raise
+        except Exception as error:  # noqa: BLE001 - it is raised below, where others that come now are not its sequels
+            failure = error
         finally:
             if began:
                 self.wait_seconds += time.monotonic() - began
         self._go_on()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # as in ``Failed.result``
         return batch
 
     def _note_idle(self) -> None:
@@ -119,16 +124,13 @@ class Ahead:
 
     def _fill(self, depth: int) -> None:
         """Let go on what is on its way, and begin as many as are missing."""
+        self._advance()
+        while len(self._queue) < depth and self.step + len(self._queue) < self._num_steps and self._start is not None:
+            self._queue.append(_begun(self._start, self.step + len(self._queue)))
+
+    def _advance(self) -> None:
         for work in tuple(self._queue):
             work.advance()
-        while len(self._queue) < depth and self.step + len(self._queue) < self._num_steps:
-            if self._start is None:
-                return
-            try:
-                work = self._start(self.step + len(self._queue))
-            except Exception as error:  # noqa: BLE001 - it is raised when it is this batch's turn
-                work = Failed(error)
-            self._queue.append(work)
 
     def _go_on(self) -> None:
         self._fill(self._depth + 1)
@@ -141,3 +143,10 @@ class Ahead:
         self._start = None  # which also lets go of its owner
         while self._queue:
             self._queue.pop().cancel()
+
+
+def _begun(start: Callable[[int], Work], step: int) -> Work:
+    try:
+        return start(step)
+    except Exception as error:  # noqa: BLE001 - it is raised when it is this batch's turn
+        return Failed(error)

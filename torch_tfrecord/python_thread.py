@@ -29,6 +29,7 @@ class Called:
         assert self._function is not None
         self._batch, self._error = _outcome(self._function)
         self._finish()
+        del self  # as in ``result``
 
     def _finish(self) -> None:
         self._function = None
@@ -49,7 +50,7 @@ class Called:
                 raise self._error
             return self._batch
         finally:
-            del self  # else the error holds this frame, the frame this work, and the work the error
+            del self  # else the error's traceback holds this frame, the frame this work, and the work the error
 
     def cancel(self) -> None:
         """Nothing: the thread drops what it has not begun when it is closed."""
