@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
-from index_tools.text import format_bytes
+from index_tools import EXIT_OK
+from index_tools.text import format_bytes, number, write_json, write_lines
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.index_cache import place_beside
 from torch_tfrecord.index_file import check_target
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def build(options: argparse.Namespace) -> None:
+def build(options: argparse.Namespace) -> int:
     """Scan the files and write their index."""
     names = expand_paths(options.paths)
     # Where a data set with the same on_error looks; one without it takes an index for which more was checked, too.
@@ -37,8 +36,9 @@ def build(options: argparse.Namespace) -> None:
             "fingerprint": index.fingerprint,
             "faults": [dataclasses.asdict(fault) for fault in index.faults],
         }
-        sys.stdout.write(json.dumps(result) + "\n")
+        write_json(result)
     elif not options.quiet:
-        files = f"{len(index.paths):,} file{'s' * (len(index.paths) != 1)}"
-        left_out = f", {len(index.faults):,} damaged places left out" if index.faults else ""
-        sys.stdout.write(f"{output}: {len(index):,} records in {files}, {format_bytes(index.num_bytes)}{left_out}\n")
+        left_out = f", {number(len(index.faults), 'damaged place')} left out" if index.faults else ""
+        what = f"{number(len(index), 'record')} in {number(len(index.paths), 'file')}"
+        write_lines([f"{output}: {what}, {format_bytes(index.num_bytes)}{left_out}"])
+    return EXIT_OK

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from typing import TYPE_CHECKING
 
+from index_tools import EXIT_DAMAGED, EXIT_OK
 from index_tools.show import open_index
+from index_tools.text import write_json
 from torch_tfrecord.explain import explain
 from torch_tfrecord.order import BlockShuffle, QueueShuffle
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from torch_tfrecord.order import Shuffle
 
 
-def plan(options: argparse.Namespace) -> bool:
-    """Say which rank and worker reads what. Returns whether each record is read exactly once."""
+def plan(options: argparse.Namespace) -> int:
+    """Say which rank and worker reads what, and whether each record is read exactly once."""
     shuffle = parse_shuffle(options.shuffle)
     if bool(options.paths) == (options.records is not None):
         raise ValueError("plan needs either paths or --records N")
@@ -41,11 +42,11 @@ def plan(options: argparse.Namespace) -> bool:
             "faults": [dataclasses.asdict(fault) for fault in faults],
             **dataclasses.asdict(explanation),
         }
-        sys.stdout.write(json.dumps(document) + "\n")
+        write_json(document)
     else:
         left_out = f"\n\n{len(faults):,} damaged places of the files left out" if faults else ""
         sys.stdout.write(f"{explanation}{left_out}\n")
-    return explanation.exactly_once
+    return EXIT_OK if explanation.exactly_once else EXIT_DAMAGED
 
 
 def parse_shuffle(text: str) -> Shuffle:

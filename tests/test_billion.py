@@ -19,7 +19,7 @@ from record_files import write_file
 
 import torch_tfrecord as tfr
 from torch_tfrecord.index_arrays import array_checksums
-from torch_tfrecord.index_file import IndexData, Shard, sample_positions
+from torch_tfrecord.index_data import IndexData, Shard, sample_positions
 from torch_tfrecord.order import Shuffle, open_order
 
 N = 10**9

@@ -282,8 +282,9 @@ def test_checksum_implementations(core: Any) -> None:
 @both_cores
 @pytest.mark.parametrize(("verify", "limit"), [(3, -1), (-1, -1), (2, -2), (2, 15)])
 def test_split_frames_refuses(core: Any, verify: int, limit: int) -> None:
-    with pytest.raises(ValueError):
-        core.split_frames(reference.frame(b""), verify, limit)
+    for take in (core.split_frames, core.scan_frames):
+        with pytest.raises(ValueError):
+            take(reference.frame(b""), verify, limit)
 
 
 @both_cores

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import struct
+import subprocess
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -223,19 +225,111 @@ def test_other_records_are_not_taken_for_examples(corpus: Path, name: str) -> No
         dataset[0]
 
 
-@pytest.mark.parametrize("name", [*GZIP, *ZLIB, BARE])
-def test_compressed_files_are_refused_by_name(corpus: Path, linked_corpus: Path, name: str) -> None:
-    path = file_of(corpus, name, under=linked_corpus)
-    says = re.escape(path) + ".*" + ("zlib" if name in ZLIB else "gzip")
-    for read in (
-        lambda: list(tfr.read_records(path)),
+# --- data sets, of files however they are compressed ---
+
+TYPED = [*EXAMPLES, *(name for name in [*GZIP, *ZLIB] if name not in ("tft-sequence", "baskerville-empty"))]
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *SEQUENCES, *OTHERS, *GZIP, *ZLIB])
+def test_data_sets(corpus: Path, linked_corpus: Path, name: str) -> None:
+    path, answers = file_of(corpus, name, under=linked_corpus), golden(corpus, name)
+    assert answers["error"] is None
+    dataset = tfr.TFRecordDataset(path, None)  # whose index is made beside the link
+    entry = manifest(corpus)[name]
+    assert len(dataset) == answers["records"] == entry["records"]
+    assert dataset.index.shard_compression == (entry["compression"],)
+    assert dataset.index.shard_bytes.tolist() == [entry["bytes"]]
+    assert int(dataset.index.lengths.sum()) == answers["payload_bytes"]
+    dataset.index.verify()
+    for detail in answers["detail"]:
+        assert dataset.index[detail["i"]][1:] == (detail["offset"], detail["len"])
+        assert hashlib.sha256(dataset[detail["i"]]).hexdigest() == detail["sha256"]
+    order = np.random.default_rng(0).permutation(len(dataset)).tolist()
+    at_random = dict(zip(order, dataset.__getitems__(order), strict=True))
+    assert_payloads([at_random[i] for i in range(len(at_random))], answers)
+    for num_workers in (0, 2):
+        columns = DataLoader(dataset, batch_size=100, num_workers=num_workers, collate_fn=tfr.collate)
+        assert_payloads([payload for column in columns for payload in column.tolist()], answers)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("name", TYPED)
+def test_columns_of_data_sets(corpus: Path, linked_corpus: Path, name: str, num_workers: int) -> None:
+    path, answers = file_of(corpus, name, under=linked_corpus), golden(corpus, name)
+    schema = tfr.infer_schema(path, max_records=0)
+    payloads = list(tfr.TFRecordDataset(path, None))
+    stream = tfr.TFRecordIterableDataset(path, schema, batch_size=64)
+    for batches in (
+        DataLoader(stream.dataset, batch_size=64, num_workers=num_workers, collate_fn=tfr.collate),  # type: ignore[arg-type]
+        DataLoader(stream, batch_size=None, num_workers=num_workers),
+    ):
+        assert_columns(batches, schema, payloads, answers)
+
+
+@pytest.mark.parametrize("name", [*GZIP, *ZLIB])
+def test_compressed_files_above_the_limit(corpus: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in order, without a temporary file."""
+    monkeypatch.setenv("TORCH_TFRECORD_INFLATE_BYTES", "0")
+    path, answers = file_of(corpus, name), golden(corpus, name)
+    dataset = tfr.TFRecordDataset(path, None, index=tfr.RecordIndex.build(path))
+    loader = tfr.TFRecordLoader(dataset, 100)
+    for _ in range(2):
+        assert_payloads([payload for column in loader for payload in column.tolist()], answers)
+
+
+def test_a_bare_example_is_refused_by_data_sets(corpus: Path, linked_corpus: Path) -> None:
+    path = file_of(corpus, BARE, under=linked_corpus)
+    assert golden(corpus, BARE)["records"] == 0
+    assert golden(corpus, BARE)["error"] is not None
+    for make in (
         lambda: tfr.RecordIndex.build(path),
         lambda: tfr.TFRecordDataset(path, None),
-        lambda: tfr.infer_schema(path),
+        lambda: tfr.TFRecordIterableDataset(path, None, batch_size=1),
     ):
-        with pytest.raises(tfr.NotATFRecordError, match=says) as caught:
-            read()
-        if name == BARE:
-            assert "Example" in str(caught.value)
-            assert "without the frames" in str(caught.value)
+        with pytest.raises(tfr.NotATFRecordError, match=re.escape(path) + ".*gzip.*Example.*without the frames"):
+            make()
     assert {file.name for file in Path(path).parent.iterdir()} == {Path(path).name, "golden.json"}
+    skipped = tfr.RecordIndex.build(path, on_error="skip")
+    assert (len(skipped), [fault.reason for fault in skipped.faults]) == (0, ["not_a_tfrecord"])
+
+
+# --- files in sequence, however they are compressed ---
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *SEQUENCES, *OTHERS, *GZIP, *ZLIB])
+def test_in_sequence(corpus: Path, name: str) -> None:
+    path, answers = file_of(corpus, name), golden(corpus, name)
+    kind: Any = manifest(corpus)[name]["compression"]
+    told = None if kind == "none" else kind
+    for compression in ("auto", told, told and told.upper()):
+        for on_error in ("raise", "skip"):
+            records = tfr.read_records(path, compression=compression, on_error=on_error)
+            payloads = list(records)
+            assert_payloads(payloads, answers)
+            assert records.faults == []
+    for detail in answers["detail"]:
+        assert hashlib.sha256(payloads[detail["i"]]).hexdigest() == detail["sha256"]
+    for wrong in {"gzip", "zlib", None} - {told}:
+        with pytest.raises(tfr.NotATFRecordError, match=re.escape(path) + ".*expected .*, found a"):
+            list(tfr.read_records(path, compression=wrong))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [*GZIP, *ZLIB])
+def test_in_sequence_from_a_pipe(corpus: Path, tmp_path: Path, name: str) -> None:
+    answers, pipe = golden(corpus, name), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", file_of(corpus, name), pipe]) as copying:
+        assert_payloads(list(tfr.read_records(pipe)), answers)
+    assert copying.returncode == 0
+
+
+@pytest.mark.parametrize("compression", ["auto", "gzip"])
+def test_a_bare_example_is_refused_in_sequence(corpus: Path, compression: Any) -> None:
+    path = file_of(corpus, BARE)
+    with pytest.raises(tfr.NotATFRecordError, match=re.escape(path) + ".*gzip.*Example.*without the frames"):
+        list(tfr.read_records(path, compression=compression))
+    records = tfr.read_records(path, compression=compression, on_error="skip")
+    assert list(records) == []
+    assert [(fault.reason, fault.bytes_lost) for fault in records.faults] == [
+        ("not_a_tfrecord", Path(path).stat().st_size)
+    ]

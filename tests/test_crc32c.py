@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_tfrecord.native import _core
+from torch_tfrecord.native import _core, reference
 
 IMPLEMENTATIONS = _core.crc32c_implementations()
 VECTORS = {
@@ -137,3 +137,12 @@ def test_threads_get_right_answers_while_the_choice_changes() -> None:
     for thread in threads:
         thread.join()
     assert answers == [{expected}] * 4
+
+
+@given(st.binary(max_size=500), st.data())
+def test_goes_on_where_it_stopped(content: bytes, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(content)))
+    for core in (_core, reference):
+        before = core.crc32c(content[:cut])
+        assert core.crc32c(content[cut:], before) == core.crc32c(content)
+        assert core.masked_crc32c(content[cut:], crc=before) == core.masked_crc32c(content)

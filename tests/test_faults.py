@@ -9,7 +9,8 @@ import pytest
 from record_files import ALPHA, BETA
 
 from torch_tfrecord.errors import DataLossError, StaleIndexError
-from torch_tfrecord.faults import RecordFault, frame_error, leave_out
+from torch_tfrecord.faults import RecordFault, check_budget, frame_error, leave_out
+from torch_tfrecord.inflate import InflateError
 from torch_tfrecord.native import core
 
 
@@ -101,3 +102,51 @@ def test_faults_are_logged_but_not_without_end(caplog: pytest.LogCaptureFixture)
 
 def test_fault_of_a_pipe() -> None:
     assert str(RecordFault("p", 0, 0, "length_crc", None)).endswith("length_crc, an unknown number of bytes left out")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (InflateError("inflate_data", 0, 1234), "damaged gzip data, about byte 1,234 of the file"),
+        (InflateError("inflate_truncated", 0, 99), "truncated gzip stream, 99 bytes and no mark of its end"),
+        (
+            InflateError("inflate_trailer_missing", 8, 3),
+            "its data is whole, but only 3 of the 8 bytes after it are there",
+        ),
+        (InflateError("inflate_checksum", 0xABC, 1), "checksum or size: stored 0x00000abc, computed 0x00000001"),
+        (
+            InflateError("inflate_trailing", 2, 0x6162),
+            "data after the end of the gzip stream: bytes that begin with 61 62",
+        ),
+        (InflateError("inflate_trailing", 8, 0), "data after the end of the gzip stream: zero bytes"),
+    ],
+)
+def test_faults_of_compressed_streams(error: InflateError, says: str) -> None:
+    for indexed in (False, True):
+        made = frame_error(error.fault(50), path="a", record=2, base=100, compression="gzip", indexed=indexed)
+        assert type(made) is DataLossError
+        assert str(made).startswith("a: record 2 at byte 150 of the uncompressed stream: ")
+        assert says in str(made)
+        assert ('pass on_error="skip"' in str(made)) != indexed
+
+
+@pytest.mark.parametrize("compression", [None, "none", "gzip"])
+def test_offsets_of_compressed_files_say_so(compression: str | None) -> None:
+    error = frame_error(("length_crc", 0, -1, 21, 1, 2), path="a", record=1, compression=compression)
+    assert ("at byte 21 of the uncompressed stream: " in str(error)) == (compression == "gzip")
+
+
+def test_budget() -> None:
+    faults = [RecordFault("a", record, record * 20, "data_crc", 20) for record in range(9)]
+    check_budget(faults, None)
+    check_budget(faults, 9)
+    check_budget([], 0)
+    with pytest.raises(DataLossError) as info:
+        check_budget(faults, 2)
+    assert str(info.value).startswith(
+        "damage in 9 places, where max_faults=2 allows less: a: record 0 at byte 0: data_crc"
+    )
+    assert str(info.value).endswith(f"{faults[4]}; and 4 more")
+    with pytest.raises(DataLossError) as info:
+        check_budget(faults[:1], 0)
+    assert str(info.value) == f"damage in 1 place, where max_faults=0 allows less: {faults[0]}"

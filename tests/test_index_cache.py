@@ -2,17 +2,19 @@
 
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+from compressed_files import KINDS, compress, compress_file, write_compressed
 from record_files import PAYLOADS, flip, frames, write_file
 
-from torch_tfrecord import index_cache
+from torch_tfrecord import index_cache, index_scan
 from torch_tfrecord.errors import DataLossError
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.index_cache import place_beside, place_in_cache
@@ -391,3 +393,223 @@ def test_a_lock_of_another_program_is_not_waited_for_for_ever(
         f"{data} is still locked by another process",
     ]
     holder.communicate("\n", timeout=60)
+
+
+# --- files that come and go ---
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are scanned, as they are; emptied by ``take``."""
+    names: list[str] = []
+    scan = index_scan.scan_shard
+
+    def counting(path: str, *args: Any, **options: Any) -> index_scan.ShardScan:
+        names.append(os.path.basename(path))
+        return scan(path, *args, **options)
+
+    monkeypatch.setattr(index_scan, "scan_shard", counting)
+    return names
+
+
+def take(scanned: list[str]) -> list[str]:
+    found = sorted(scanned)
+    scanned.clear()
+    return found
+
+
+def assert_as_new(index: RecordIndex, **choices: Any) -> None:
+    """All that an index says is what a scan of all its files says."""
+    fresh = RecordIndex.build(list(index.paths), **choices)
+    assert index.paths == fresh.paths
+    assert index.fingerprint == fresh.fingerprint
+    assert index.offsets.tolist() == fresh.offsets.tolist()
+    assert index.lengths.tolist() == fresh.lengths.tolist()
+    assert index.faults == fresh.faults
+    assert index.shard_times == fresh.shard_times
+    assert index.shard_compression == fresh.shard_compression
+    again = RecordIndex.open(str(index.file))
+    assert (again.paths, again.fingerprint, again.faults) == (fresh.paths, fresh.fingerprint, fresh.faults)
+
+
+@pytest.mark.parametrize("kind", ["plain", *KINDS])
+def test_only_new_and_changed_files_are_scanned(data: Path, scanned: list[str], kind: str) -> None:
+    if kind != "plain":
+        for path in data.iterdir():
+            compress_file(str(path), kind)
+    names = ["t-00000-of-00003", "t-00001-of-00003", "t-00002-of-00003"]
+    RecordIndex.load_or_build(data)
+    assert take(scanned) == names
+    RecordIndex.load_or_build(data)
+    assert take(scanned) == []
+
+    write_file(data / "a-first", [b"new"])
+    write_compressed(data / "z-last", [b"new", b"too"])
+    index = RecordIndex.load_or_build(data)
+    assert take(scanned) == ["a-first", "z-last"]
+    assert_as_new(index)
+    take(scanned)
+
+    (data / names[1]).unlink()
+    index = RecordIndex.load_or_build(data)
+    assert take(scanned) == []
+    assert [os.path.basename(path) for path in index.paths] == ["a-first", names[0], names[2], "z-last"]
+    assert_as_new(index)
+    take(scanned)
+
+    backwards = RecordIndex.load_or_build(list(reversed(index.paths)))
+    assert take(scanned) == []
+    assert_as_new(backwards)
+    take(scanned)
+
+    write_file(data / names[2], [b"replaced"])
+    with open(data / "a-first", "ab") as file:  # grown at its end
+        file.write(frames([b"more"]))
+    index = RecordIndex.load_or_build(data)
+    assert take(scanned) == ["a-first", names[2]]
+    assert_as_new(index)
+
+
+def test_a_file_that_only_its_time_tells_apart_is_scanned(data: Path, scanned: list[str]) -> None:
+    RecordIndex.load_or_build(data)
+    take(scanned)
+    os.utime(data / "t-00001-of-00003", (1, 1))
+    index = RecordIndex.load_or_build(data)
+    assert take(scanned) == ["t-00001-of-00003"]
+    assert_as_new(index)
+
+
+def test_what_an_index_knows_depends_on_how_it_was_built(data: Path, scanned: list[str]) -> None:
+    path = data / "t-00002-of-00003"
+    path.write_bytes(flip(path.read_bytes(), 12))
+    names = sorted(os.listdir(data))
+    RecordIndex.load_or_build(data)
+    assert take(scanned) == names
+    strict = RecordIndex.load_or_build(data, verify="all", on_error="skip")  # more is checked: nothing is known
+    assert take(scanned) == names
+    assert_as_new(strict, verify="all", on_error="skip")
+    take(scanned)
+    write_file(data / "z", [])
+    # Of files without faults it is known more than enough; the one with a fault is another matter.
+    lenient = RecordIndex.load_or_build(data, on_error="skip")
+    assert take(scanned) == ["z"]
+    assert_as_new(lenient, on_error="skip")
+    take(scanned)
+    strict = RecordIndex.load_or_build(data, verify="all", on_error="skip")
+    assert take(scanned) == ["z"]
+    assert len(strict.faults) == 1
+    assert_as_new(strict, verify="all", on_error="skip")
+    take(scanned)
+    os.unlink(data / "z")
+    with pytest.raises(DataLossError, match="data checksum"):
+        RecordIndex.load_or_build(data, verify="all")
+    assert take(scanned) == ["t-00002-of-00003"]
+
+
+def test_a_damaged_or_older_index_knows_nothing(data: Path, scanned: list[str]) -> None:
+    index = RecordIndex.load_or_build(data)
+    place = Path(str(index.file))
+    whole = place.read_bytes()
+    for content in (flip(whole, len(whole) - 1), flip(whole, 40), whole[:-1], whole[:8] + b"\2\0\0\0" + whole[12:]):
+        take(scanned)
+        place.write_bytes(content)
+        assert_as_new(RecordIndex.load_or_build(data))
+        assert "t-00002-of-00003" in take(scanned)
+
+
+def test_in_the_cache_directory_too(data: Path, cache: Path, scanned: list[str]) -> None:
+    names = sorted(str(path) for path in data.iterdir())
+    for wanted in (names, names[:2]):
+        Path(place_beside(wanted)).mkdir()  # so that nothing can be kept beside the data
+    RecordIndex.load_or_build(names)
+    take(scanned)
+    index = RecordIndex.load_or_build(names[:2])
+    assert take(scanned) == []
+    assert str(index.file).startswith(str(cache))
+    assert_as_new(index)
+
+
+@pytest.mark.parametrize("max_faults", [None, 0, 1, 2])
+def test_budget_of_faults(data: Path, max_faults: int | None, scanned: list[str]) -> None:
+    """It is no part of what is kept."""
+    path = data / "t-00002-of-00003"
+    path.write_bytes(flip(path.read_bytes(), 12) + b"tail")
+    for _ in range(2):
+        if max_faults in (None, 2):
+            index = RecordIndex.load_or_build(data, verify="all", on_error="skip", max_faults=max_faults)
+            assert len(index.faults) == 2
+            built = RecordIndex.build(data, verify="all", on_error="skip", max_faults=max_faults)
+            assert built.faults == index.faults
+        else:
+            for make in (RecordIndex.load_or_build, RecordIndex.build):
+                with pytest.raises(DataLossError, match=f"{path}: record 0 at byte 0: data_crc.*{path}: record 3"):
+                    make(data, verify="all", on_error="skip", max_faults=max_faults)
+    assert len(kept(data)) == 1
+
+
+def test_what_dead_writers_left_is_swept(data: Path) -> None:
+    old, new, other = (
+        data / ".i.1-abcdef01.tfrindex.tmp",
+        data / ".i.2-abcdef01.tfrindex.tmp",
+        data / ".x.1-abcdef01.tmp",
+    )
+    for path in (old, new, other):
+        path.write_bytes(b"TFRINDEX")
+    for path in (old, other):
+        os.utime(path, (1, 1))
+    RecordIndex.load_or_build([path for path in data.iterdir() if path.name.startswith("t-")])
+    assert [path.exists() for path in (old, new, other)] == [False, True, True]
+
+
+def test_eight_at_once_over_compressed_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(4):
+        (data / f"s{number}").write_bytes(compress(frames([b"x" * 20] * 50_000), KINDS[number % 3]))
+    processes = [start(data) for _ in range(8)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    results = {line for output in outputs for line in output.splitlines() if line.startswith("fingerprint")}
+    assert len(results) == 1
+    assert results.pop().endswith(" 200000")
+    assert sum(output.count("building") for output in outputs) == 1
+    assert len(kept(data)) == 1
+    RecordIndex.open(data / kept(data)[0]).verify()
+
+
+def test_builders_that_are_killed_at_random_moments(tmp_path: Path) -> None:
+    """While others build, too, and the files change: whatever passes for an index afterwards is whole."""
+    data = tmp_path / "data"
+    data.mkdir()
+    draw = random.Random(0)
+    for number in range(6):
+        (data / f"s{number}").write_bytes(compress(frames([b"x" * 20] * 30_000), "gzip"))
+    code = BUILD.replace(
+        "index = ",
+        "import os, sys, threading\nthreading.Timer(float(sys.argv[2]), os.kill, (os.getpid(), 9)).start()\nindex = ",
+    )
+    command = [sys.executable, "-c", code, str(data)]
+    for turn in range(8):
+        write_file(data / f"t{turn}", [b"%d" % turn] * 1000)
+        processes = [
+            subprocess.Popen(
+                [*command, str(draw.random() * 0.3)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(3)
+        ]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            process.communicate(timeout=60)
+            assert process.returncode in (0, -signal.SIGKILL)
+        for name in kept(data):
+            if name.endswith(".tfrindex"):
+                RecordIndex.open(data / name).verify()
+    index = RecordIndex.load_or_build(data)
+    assert len(index) == 6 * 30_000 + 8 * 1000
+    index.verify()

@@ -21,7 +21,7 @@ from record_files import ALPHA, BETA, PAYLOADS, flip, masked, write_file
 
 from torch_tfrecord.errors import DataLossError, StaleIndexError
 from torch_tfrecord.index import RecordIndex
-from torch_tfrecord.index_file import sample_positions
+from torch_tfrecord.index_data import sample_positions
 from torch_tfrecord.index_scan import open_shard
 
 MTIME_NS = 1_700_000_000_123_456_789
@@ -47,13 +47,14 @@ HEADER = {
             "lengths_digest": hashlib.blake2b(struct.pack("<2q", 5, 4), digest_size=16).hexdigest(),
             "checksums": [masked(struct.pack("<2q", 0, 21)), masked(struct.pack("<2q", 5, 4))],
             "samples": [int.from_bytes(ALPHA[-4:], "little"), int.from_bytes(BETA[-4:], "little")],
+            "stream": None,
         }
     ],
     "faults": [],
 }
 
 
-def index_bytes(header: Any, arrays: bytes, *, records: int = 2, version: int = 2, magic: bytes = b"TFRINDEX") -> bytes:
+def index_bytes(header: Any, arrays: bytes, *, records: int = 2, version: int = 3, magic: bytes = b"TFRINDEX") -> bytes:
     """An index file, made from the description alone."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     start = magic + struct.pack("<IIQ", version, len(text), records)
@@ -67,7 +68,7 @@ ARRAYS = struct.pack("<4q", 0, 21, 5, 4)
 def test_layout(saved: Path) -> None:
     data = saved.read_bytes()
     magic, version, text_size, records, checksum, zero = struct.unpack_from("<8sIIQII", data)
-    assert (magic, version, records, zero) == (b"TFRINDEX", 2, 2, 0)
+    assert (magic, version, records, zero) == (b"TFRINDEX", 3, 2, 0)
     assert checksum == masked(data[:24] + data[32 : 32 + text_size])
     assert json.loads(data[32 : 32 + text_size]) == HEADER
     arrays_at = (32 + text_size + 63) // 64 * 64
@@ -101,8 +102,8 @@ def test_not_an_index_file(tmp_path: Path) -> None:
 
 
 def test_another_version(saved: Path) -> None:
-    saved.write_bytes(index_bytes(HEADER, ARRAYS, version=1))
-    with pytest.raises(StaleIndexError, match="index file version 1, this one reads 2: build the index again"):
+    saved.write_bytes(index_bytes(HEADER, ARRAYS, version=2))
+    with pytest.raises(StaleIndexError, match="index file version 2, this one reads 3: build the index again"):
         RecordIndex.open(saved)
 
 
@@ -195,6 +196,14 @@ def changed(**changes: Any) -> dict[str, Any]:
         changed(lengths_digest="g" * 32),
         changed(lengths_digest="\udc80" * 32),
         changed(lengths_digest=None),
+        changed(stream={}),
+        changed(stream=3),
+        changed(stream={"kind": "lzma", "size": 41, "samples": [1]}),
+        changed(stream={"kind": ["gzip"], "size": 41, "samples": [1]}),
+        changed(stream={"kind": "gzip", "size": -1, "samples": [1]}),
+        changed(stream={"kind": "gzip", "size": 41, "samples": []}),
+        changed(stream={"kind": "gzip", "size": 41, "samples": [1, 2]}),
+        changed(stream={"kind": "gzip", "size": 41, "samples": [2**32]}),
     ],
     ids=lambda header: repr(header)[:40].encode("unicode_escape").decode(),
 )
@@ -241,7 +250,7 @@ def test_hostile_arrays(numbers: list[int], saved: Path) -> None:
     assert [offset + length for offset, length in zip(numbers[:2], numbers[2:], strict=True)] == [5, 25]
 
 
-@given(data=st.binary(max_size=300) | st.binary(max_size=200).map(lambda tail: b"TFRINDEX\2\0\0\0" + tail))
+@given(data=st.binary(max_size=300) | st.binary(max_size=200).map(lambda tail: b"TFRINDEX\3\0\0\0" + tail))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes(data: bytes, saved: Path) -> None:
     saved.write_bytes(data)
@@ -257,8 +266,10 @@ json_values = st.recursive(
 
 @given(
     key=st.sampled_from(["verify", "shards", "faults", "new"]),
-    shard_key=st.sampled_from(["path", "size", "records", "mtime_ns", "checksums", "samples", "lengths_digest", "new"]),
-    value=json_values,
+    shard_key=st.sampled_from(
+        ["path", "size", "records", "mtime_ns", "checksums", "samples", "lengths_digest", "stream", "new"]
+    ),
+    value=json_values | st.just({"kind": "gzip", "size": 41, "samples": [masked(ALPHA + BETA)]}),
     inside=st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)

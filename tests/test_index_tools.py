@@ -1,7 +1,10 @@
 """The command line, run as a user runs it."""
 
+import doctest
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +15,14 @@ from record_files import ALPHA, BETA, flip, write_file
 
 import torch_tfrecord as tfr
 from index_tools.__main__ import main
+from index_tools.arguments import make_parser
 from index_tools.text import format_bytes, format_name, with_flags
 from torch_tfrecord.explain_text import format_table
 from torch_tfrecord.faults import frame_error
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.writer import TFRecordWriter
+
+COMMANDS = ("build", "show", "verify", "repair", "convert", "schema", "plan")
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ def test_build_past_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (fault,) = json.loads(capsys.readouterr().out)["faults"]
     assert fault == {"path": str(path), "record": 1, "offset": 21, "reason": "truncated_payload", "bytes_lost": 19}
     assert main(["build", "--on-error", "skip", "-o", str(output), str(path)]) == 0
-    assert capsys.readouterr().out == f"{output}: 1 records in 1 file, 40 bytes, 1 damaged places left out\n"
+    assert capsys.readouterr().out == f"{output}: 1 record in 1 file, 40 bytes, 1 damaged place left out\n"
 
 
 def test_show_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,8 +138,14 @@ def test_show_json(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         "num_bytes": sum(sizes),
         "payload_bytes": {"min": 1, "mean": round(sum(lengths) / 3, 1), "max": max(lengths)},
         "shards": [
-            {"path": f"{data}/t-00000-of-00002", "num_records": 2, "num_bytes": sizes[0]},
-            {"path": f"{data}/t-00001-of-00002", "num_records": 1, "num_bytes": sizes[1]},
+            {
+                "path": f"{data}/t-0000{i}-of-00002",
+                "num_records": 2 - i,
+                "num_bytes": sizes[i],
+                "compression": "none",
+                "uncompressed_bytes": sizes[i],
+            }
+            for i in range(2)
         ],
         "faults": [],
         "records": [
@@ -226,11 +238,12 @@ def test_output_that_cannot_be_written(data: Path) -> None:
     assert result.stderr == f"tfrecord-index: error: /no/such/dir/i: {problem}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["show", "--help"], ["plan", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], *([command, "--help"] for command in COMMANDS)])
 def test_help_needs_neither_torch_nor_numpy(arguments: list[str]) -> None:
     code = f"""
 import sys
 from index_tools.__main__ import main
+from index_tools.arguments import make_parser
 try:
     main({arguments!r})
 except SystemExit as error:
@@ -246,9 +259,13 @@ def test_commands_need_no_torch(data: Path) -> None:
     code = f"""
 import sys
 from index_tools.__main__ import main
+from index_tools.arguments import make_parser
 assert main(["build", {str(data)!r}]) == 0
 assert main(["show", {str(data)!r}]) == 0
 assert main(["plan", {str(data)!r}, "--batch-size", "2", "--shuffle", "full"]) == 0
+assert main(["verify", {str(data)!r}]) == 0
+assert main(["repair", {str(data)!r} + "/t-00001-of-00002", "-o", {str(data.parent)!r} + "/out"]) == 0
+assert main(["convert", {str(data)!r}, "-o", {str(data.parent)!r} + "/indexes"]) == 0
 assert "torch" not in sys.modules, "imported"
 """
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
@@ -318,7 +335,7 @@ def test_show_a_record_without_features(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["show", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"record 0: 0 bytes at byte 0 of {tmp_path}/a",
-        "  no features: another kind of message, or an empty Example",
+        "  an empty Example, without features",
     ]
 
 
@@ -373,7 +390,7 @@ def test_show_past_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "use --on-error skip to use the records before" in capsys.readouterr().err
     assert main(["show", "--on-error", "skip", "--records", "2", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "left out     1 damaged places\n" in out
+    assert "left out     1 damaged place\n" in out
     assert f"  {path}: record at byte 0 (payload at byte 12): corrupted record, data checksum" in out
     assert "record 1: 4 bytes at byte 21" in out
 
@@ -393,5 +410,43 @@ def test_version() -> None:
 
 
 def test_help_says_which_files_are_taken() -> None:
-    for arguments in (["--help"], ["build", "--help"], ["show", "--help"], ["plan", "--help"]):
+    for arguments in (["--help"], *([command, "--help"] for command in COMMANDS)):
         assert "whose names start with a dot or an underscore" in " ".join(run(*arguments).stdout.split())
+
+
+@pytest.mark.parametrize("code", ["truncated_payload", "length_crc", "data_crc", "inflate_data", "inflate_checksum"])
+def test_messages_of_commands_that_cannot_skip(code: str) -> None:
+    text = with_flags(str(frame_error((code, 0, -1, 5, 1, 2), path="a")), can_skip=False)
+    assert text.endswith("from its source, or save what is whole with `tfrecord-index repair`")
+    assert "skip" not in text
+
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "index-tools.md"
+
+
+def test_the_document_shows_what_the_commands_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = DOCUMENT.read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    exec(code, {})
+    shown = re.findall(r"^\$ tfrecord-index (.*)\n((?:(?!\$ |```).*\n)*)", text, re.MULTILINE)
+    assert {line.split()[0] for line, _ in shown} == {"build", "show", "verify", "repair", "convert", "schema"}
+    for line, expected in shown:
+        main(shlex.split(line))
+        found = "".join(capsys.readouterr())
+        assert doctest.OutputChecker().check_output(expected, found, doctest.ELLIPSIS), f"{line}\n{found}"
+
+
+def test_the_document_names_every_command_and_flag() -> None:
+    text = DOCUMENT.read_text()
+    parser = make_parser()
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+    for name in commands:
+        assert f"| `{name}` |" in text or f"| [`{name}`](#{name}) |" in text
+        if name == "plan":
+            continue
+        flags = {flag for action in commands[name]._actions for flag in action.option_strings if flag.startswith("--")}
+        missing = {flag for flag in flags - {"--help"} if flag not in text}
+        assert missing <= {"--output"}, name

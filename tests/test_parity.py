@@ -180,6 +180,20 @@ def test_split_frames_agrees(file: Frames, verify: int, data: st.DataObject) -> 
 
 
 @thorough
+@given(frames(), st.sampled_from((0, 1, 2)), st.data())
+def test_scan_frames_finds_what_split_frames_takes(file: Frames, verify: int, data: st.DataObject) -> None:
+    content = data.draw(damaged(file.data) | st.just(file.data))
+    limit = data.draw(st.sampled_from((-1, len(content), len(content) + 5)) | st.integers(len(content), 2**63 - 1))
+    payloads, end, fault = reference.split_frames(content, verify, limit)
+    for core in (reference, native):
+        offsets, lengths, *rest = core.scan_frames(content, verify, limit)
+        assert offsets.dtype == lengths.dtype == np.int64
+        found = zip(offsets.tolist(), lengths.tolist(), strict=True)
+        assert [content[at + 12 : at + 12 + length] for at, length in found] == payloads
+        assert rest == [end, fault]
+
+
+@thorough
 @given(frames(), st.sampled_from((1, 2)), st.data())
 def test_scan_agrees(file: Frames, verify: int, data: st.DataObject) -> None:
     content = data.draw(damaged(file.data) | st.just(file.data))

@@ -1,12 +1,10 @@
 """Raw records, one after another: whole files, every damage, pipes, growing files."""
 
-import gzip
 import os
 import struct
 import subprocess
 import sys
 import threading
-import zlib
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_files import ALPHA, BETA, PAYLOADS, flip, frame, frames, header, starts, write_file
 
-from torch_tfrecord import records
+from torch_tfrecord import record_file, records
 from torch_tfrecord.errors import DataLossError, NotATFRecordError
 from torch_tfrecord.faults import RecordFault
 from torch_tfrecord.records import RecordIterator, read_records
@@ -122,7 +120,7 @@ def test_any_chunk_size_gives_the_same(sizes: list[int], chunk: int, tmp_path_fa
     path = tmp_path_factory.mktemp("chunk") / "a"
     write_file(path, payloads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "_CHUNK_BYTES", chunk)
+        patch.setattr(record_file, "_CHUNK_BYTES", chunk)
         assert list(read_records(path)) == payloads
 
 
@@ -251,41 +249,7 @@ def test_wrong_choice(path: Path, argument: dict[str, str]) -> None:
         read_records(path, **argument)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zlib", "GZIP", "ZLIB"])
-def test_compression_comes_later(path: Path, compression: records.Compression) -> None:
-    write_file(path, PAYLOADS)
-    with pytest.raises(ValueError, match=f"compression '{compression}' comes in a later version"):
-        read_records(path, compression=compression)
-
-
 # --- other files ---
-
-
-@pytest.mark.parametrize("verify", ["none", "length", "all"])
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("compression", ["auto", None])
-@pytest.mark.parametrize("kind", ["gzip", "zlib"])
-@pytest.mark.parametrize("payloads", [[], PAYLOADS, [os.urandom(300_000)]])
-def test_compressed_file_is_refused_always(
-    path: Path,
-    verify: records.Verify,
-    on_error: records.OnError,
-    compression: records.Compression,
-    kind: str,
-    payloads: list[bytes],
-) -> None:
-    data = frames(payloads)
-    path.write_bytes(gzip.compress(data, mtime=0) if kind == "gzip" else zlib.compress(data))
-    iterator = read_records(path, verify=verify, on_error=on_error, compression=compression)
-    with pytest.raises(NotATFRecordError, match=f"it looks like a {kind}-compressed .*reads uncompressed files only"):
-        list(iterator)
-
-
-def test_a_plain_file_that_starts_like_gzip(path: Path) -> None:
-    payload = bytes(559_903)  # its length is spelled 1f 8b 08 00 00 00 00 00
-    write_file(path, [payload, b"next"])
-    assert path.read_bytes()[:3] == b"\x1f\x8b\x08"
-    assert list(read_records(path)) == [payload, b"next"]
 
 
 def test_something_else(path: Path, tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from torch.utils.data import Dataset
 from torch_tfrecord.collation import collate
 from torch_tfrecord.drawing import Draw, Indices, SampledIndex, as_rows, draw_of
 from torch_tfrecord.errors import StaleIndexError
+from torch_tfrecord.faults import check_budget
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.paths import Paths, expand_paths
 from torch_tfrecord.reading import Ids, Located, Reader
 from torch_tfrecord.recipe import Recipe
-from torch_tfrecord.records import check_on_error, verify_level
+from torch_tfrecord.records import check_max_faults, check_on_error, verify_level
 
 _NO_EPOCH = (
     "the transform takes a generator, but the indices carry no epoch, so it makes the same random choices in each one: "
@@ -54,10 +55,15 @@ class TFRecordDataset(Dataset[Any]):
         verify: "all": each record's checksum is checked when it is read; "length": only that of its length; "none".
         on_error: "raise"; or "skip": the index is made by reading everything, and damaged records are left out of it,
             so that the data set has only whole ones. ``index.faults`` lists what was left out.
+        max_faults: With "skip": more faults than this in the files raise all the same. None: any number is left out.
+
+    Compressed files (gzip or zlib, told by their content) are uncompressed into a temporary file without a name, as far
+    as records are needed, once in each process that reads them. Where they are larger than 4 GiB together, or than the
+    number of bytes in ``TORCH_TFRECORD_INFLATE_BYTES``, they can be read in order only, in little memory.
 
     Raises:
         FileNotFoundError: There is no such file.
-        DataLossError: A file is damaged or no TFRecord file; where the index is made.
+        DataLossError: A file is damaged or no TFRecord file; or more than ``max_faults``; where the index is made.
         StaleIndexError: ``index`` does not describe the files.
         ValueError: ``features`` is empty, or an option unknown.
 
@@ -83,14 +89,16 @@ class TFRecordDataset(Dataset[Any]):
         batch_transform: Callable[[Any], Any] | None = None,
         verify: str = "all",
         on_error: str = "raise",
+        max_faults: int | None = None,
     ) -> None:
         verify_level(verify)
         check_on_error(on_error)
+        check_max_faults(max_faults, on_error)
         self._recipe = Recipe(features, transform, batch_transform)
         self.verify = verify
-        self.index = _index_of(paths, index, on_error)
+        self.index = _index_of(paths, index, on_error, max_faults)
         self._rows: range | Ids = range(len(self.index))
-        self._reader = Reader(self.index, verify)
+        self._reader = Reader(self.index, verify_level(verify))
 
     @property
     def features(self) -> dict[str, Any] | Callable[[bytes], Any] | None:
@@ -151,12 +159,18 @@ class TFRecordDataset(Dataset[Any]):
             raise TypeError(f"select takes a list of numbers or a mask, not an array of shape {chosen.shape}")
         return self._part(as_rows(self._ids(chosen)))
 
-    def _part(self, rows: range | Ids) -> TFRecordDataset:
+    def _part(self, rows: range | Ids, reader: Reader | None = None) -> TFRecordDataset:
         part = object.__new__(type(self))
         part.__dict__.update(self.__dict__)
         part.__dict__.pop("fingerprint", None)
         part._rows = rows
+        part._reader = reader or self._reader
         return part
+
+    def for_pass(self) -> TFRecordDataset:
+        """The same data set for one pass, which has a place of its own in files that can be read in order only."""
+        reader = self._reader.for_pass()
+        return self if reader is self._reader else self._part(self._rows, reader)
 
     def __iter__(self) -> Iterator[Any]:
         """The records in order, one by one: for looking at data. A ``DataLoader`` reads whole batches."""
@@ -229,16 +243,18 @@ class TFRecordDataset(Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._reader = Reader(self.index, self.verify)
+        self._reader = Reader(self.index, verify_level(self.verify))
 
     def __repr__(self) -> str:
         files = len(self.index.paths)
         return f"TFRecordDataset({len(self):,} records in {files:,} file{'s' * (files != 1)})"
 
 
-def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, on_error: str) -> RecordIndex:
+def _index_of(
+    paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, on_error: str, max_faults: int | None
+) -> RecordIndex:
     if index is None and on_error == "skip":
-        return RecordIndex.load_or_build(paths, verify="all", on_error="skip")
+        return RecordIndex.load_or_build(paths, verify="all", on_error="skip", max_faults=max_faults)
     if index is None:
         return RecordIndex.load_or_build(paths)
     if not isinstance(index, RecordIndex):
@@ -252,4 +268,5 @@ def _index_of(paths: Paths, index: RecordIndex | str | os.PathLike[str] | None, 
         at = next((i for i, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]), None)
         what = f"{len(found)} files, not {len(wanted)}" if at is None else f"{found[at]} where paths give {wanted[at]}"
         raise StaleIndexError(f"the index is of other files than paths: it has {what}")
+    check_budget(index.faults, max_faults)
     return index

@@ -33,11 +33,14 @@ class Origin(NamedTuple):
 
     record: int  # its number in the file, or in the caller's list
     path: str | None = None
-    offset: int | None = 0  # of its frame in the file, in bytes; None: not known
+    offset: int | None = 0  # of its frame in the file, or in what that is uncompressed, in bytes; None: not known
     payload: Callable[[], bytes] | None = None  # reads the record again
+    compression: str = "none"  # of the file
 
     def __str__(self) -> str:
         place = f"record {self.record}" if self.offset is None else f"record {self.record} at byte {self.offset}"
+        if self.compression != "none":
+            place += " of the uncompressed stream"
         return f"record {self.record}" if self.path is None else f"{self.path}: {place}"
 
 
@@ -234,10 +237,18 @@ def _check_fault(fault: core.Fault | None, plan: Plan, origin: Callable[[int], O
     """Raise the error that a job's fault stands for, if there is one."""
     if fault is None:
         return
-    code, row, column, _, expected, found = fault
+    code, row, column, position, expected, found = fault
     where = origin(row)
     if code in _FRAME_CODES:
-        raise frame_error(fault, path=where.path or "", record=where.record, indexed=True)
+        base = (where.offset or 0) - position  # not 0 where the core read another file than the one that is meant
+        raise frame_error(
+            fault,
+            path=where.path or "",
+            record=where.record,
+            base=base,
+            indexed=True,
+            compression=where.compression,
+        )
     if code.startswith("bad_"):
         inside = "" if column < 0 else f": feature {_feature(plan, column)}"
         advice = "Is it a serialised Example?"

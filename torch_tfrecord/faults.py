@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from torch_tfrecord.errors import DataLossError, StaleIndexError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_tfrecord.native._core import Fault
     from torch_tfrecord.paths import StrPath
 
@@ -17,9 +19,17 @@ HEADER_BYTES = 12
 FRAME_OVERHEAD = 16  # a frame is its payload and this much
 MAX_LOGGED = 10  # faults of one reading that are logged one by one
 NOT_A_TFRECORD = "not_a_tfrecord"  # reason of a RecordFault for a file that is something else from its first byte
+_MAX_LISTED = 5  # faults that one error lists
 
 LEAVE_OUT_OF_INDEX = 'TFRecordDataset(..., on_error="skip"), or an index built with verify="all" and on_error="skip"'
 
+_CHECKSUMS = "stored {expected:#010x}, computed {found:#010x}"
+_CUT = {
+    "truncated_header": "truncated header, {found} of {expected} bytes. "
+    "The file was cut short or has stray bytes at its end",
+    "truncated_payload": "truncated record, {found:,} of the {expected:,} bytes after its header. "
+    "The file was cut short",
+}
 _PAYLOAD_PROBLEMS = {
     "bad_tag": "a field tag that is none",
     "bad_varint": "a varint that is cut short or longer than 10 bytes",
@@ -38,10 +48,13 @@ class RecordFault:
     Attributes:
         path: The file.
         record: Number of the damaged record in its file, counted from 0.
-        offset: Byte offset of that record's frame.
-        reason: What is wrong: ``data_crc`` (one record was left out), or ``length_crc``, ``truncated_header``,
-            ``truncated_payload``, ``not_a_tfrecord`` (the rest of the file was left out).
-        bytes_lost: How many bytes of the file were left out; None where the file's size is not known (a pipe).
+        offset: Byte offset of that record's frame; in the uncompressed stream where the file is compressed.
+        reason: What is wrong. ``data_crc``: one record was left out. ``inflate_checksum``: nothing was, but the
+            checksum of the compressed stream, or gzip member, that ends here is wrong. ``length_crc``,
+            ``truncated_header``, ``truncated_payload``, ``inflate_data``, ``inflate_truncated``,
+            ``inflate_trailer_missing``, ``inflate_trailing``, ``not_a_tfrecord``: the rest of the file was left out.
+        bytes_lost: How many bytes were left out. Of a compressed file, uncompressed ones, as far as it can be
+            uncompressed. None where that is not known (a pipe).
     """
 
     path: str
@@ -64,18 +77,41 @@ def leave_out(faults: list[RecordFault], fault: RecordFault) -> None:
         logger.warning("left out: %s; more damage is listed in faults and not logged", fault)
 
 
+def check_budget(faults: Sequence[RecordFault], max_faults: int | None) -> None:
+    """Raise DataLossError if more was left out than is allowed.
+
+    Args:
+        faults: All there are so far.
+        max_faults: How many may be; None: any number.
+    """
+    if max_faults is None or len(faults) <= max_faults:
+        return
+    listed = "; ".join(map(str, faults[:_MAX_LISTED]))
+    more = f"; and {len(faults) - _MAX_LISTED:,} more" if len(faults) > _MAX_LISTED else ""
+    places = f"{len(faults):,} place{'s' * (len(faults) > 1)}"
+    raise DataLossError(f"damage in {places}, where max_faults={max_faults:,} allows less: {listed}{more}")
+
+
 def frame_error(
-    fault: Fault, *, path: StrPath, record: int | None = None, base: int = 0, indexed: bool = False
+    fault: Fault,
+    *,
+    path: StrPath,
+    record: int | None = None,
+    base: int = 0,
+    indexed: bool = False,
+    compression: str | None = None,
 ) -> DataLossError | StaleIndexError:
     """The exception for a fault of a frame. It is returned, not raised.
 
     Args:
-        fault: From ``split_frames``, ``File.scan``, ``Job.measure`` or ``Job.fill``, with one of the frame codes.
+        fault: From ``split_frames``, ``File.scan``, ``Job.measure`` or ``Job.fill``, with one of the frame codes; or
+            from ``InflateError.fault``.
         path: The file.
         record: Number of the damaged record in its file, or None where it is not known.
         base: Added to the fault's position to make it a byte offset in the file (``split_frames`` counts from the
             start of its buffer).
         indexed: Whether the frame was looked up in an index, so that an outdated index may be the cause.
+        compression: ``gzip`` or ``zlib`` where the file is compressed: then offsets are in the uncompressed stream.
 
     Returns:
         StaleIndexError for ``length_mismatch``; DataLossError, with ``errno`` set, for ``io``; else DataLossError.
@@ -86,7 +122,8 @@ def frame_error(
     code, _, _, position, expected, found = fault
     offset = base + position
     which = "record" if record is None else f"record {record}"
-    start = f"{os.fspath(path)}: {which} at byte {offset}"
+    stream = "" if compression in (None, "none") else " of the uncompressed stream"
+    start = f"{os.fspath(path)}: {which} at byte {offset}{stream}"
     if code == "io":
         return DataLossError(found, f"{start}: reading failed: {os.strerror(found)}")
     if code == "length_mismatch":
@@ -94,19 +131,39 @@ def frame_error(
             f"{start}: the index says {expected:,} bytes of payload, the file says {found:,}. "
             "The file was changed after its index was made: build the index again"
         )
-    if code == "truncated_header":
-        problem = f"truncated header, {found} of {expected} bytes. The file was cut short or has stray bytes at its end"
-    elif code == "truncated_payload":
-        problem = f"truncated record, {found:,} of the {expected:,} bytes after its header. The file was cut short"
-    elif code == "length_crc":
-        hint = " (Is this even a TFRecord file?)" if offset == 0 else ""
-        problem = f"corrupted record, length checksum: stored {expected:#010x}, computed {found:#010x}{hint}"
+    if code.startswith("inflate_"):
+        problem = _inflate_problem(fault, compression or "compressed")
     elif code == "data_crc":
         start += f" (payload at byte {offset + HEADER_BYTES})"
-        problem = f"corrupted record, data checksum: stored {expected:#010x}, computed {found:#010x}"
+        problem = f"corrupted record, data checksum: {_CHECKSUMS.format(expected=expected, found=found)}"
+    elif code == "length_crc":
+        hint = " (Is this even a TFRecord file?)" if offset == 0 else ""
+        problem = f"corrupted record, length checksum: {_CHECKSUMS.format(expected=expected, found=found)}{hint}"
+    elif code in _CUT:
+        problem = _CUT[code].format(expected=expected, found=found)
     else:
         raise ValueError(f"{code!r} is not a fault of a frame")
     return DataLossError(f"{start}: {problem}. {_advice(code, indexed=indexed)}")
+
+
+def _inflate_problem(fault: Fault, kind: str) -> str:
+    """What is wrong with a compressed stream, in words."""
+    code, _, _, _, expected, found = fault
+    if code == "inflate_data":
+        return f"damaged {kind} data, about byte {found:,} of the file"
+    if code == "inflate_truncated":
+        return f"truncated {kind} stream, {found:,} bytes and no mark of its end. The file was cut short"
+    if code == "inflate_trailer_missing":
+        return (
+            f"truncated {kind} stream: its data is whole, but only {found} of the {expected} bytes after it are there"
+        )
+    if code == "inflate_checksum":
+        stored = _CHECKSUMS.format(expected=expected, found=found)
+        return f"the {kind} data that ends here is not what was compressed, checksum or size: {stored}"
+    if code == "inflate_trailing":
+        what = f"bytes that begin with {found.to_bytes(expected, 'big').hex(' ')}" if found else "zero bytes"
+        return f"data after the end of the {kind} stream: {what}"
+    raise ValueError(f"{code!r} is not a fault of a frame")
 
 
 def payload_problem(fault: Fault) -> str:
@@ -125,4 +182,8 @@ def _advice(code: str, *, indexed: bool) -> str:
         return f'{restore}, or pass on_error="skip" to leave this record out'
     if code == "length_crc":
         return f'No record after this one can be found. {restore}, or pass on_error="skip" to use those before this one'
+    if code == "inflate_checksum":
+        return f'{restore}, or pass on_error="skip" to use the records whose own checksums are right'
+    if code.startswith("inflate_"):
+        return f'{restore}, or pass on_error="skip" to use the records before that'
     return f'{restore}, or pass on_error="skip" to use the records before this one'

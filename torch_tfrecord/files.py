@@ -51,16 +51,21 @@ class OpenFiles:
         file = _open.get((self._number, shard))
         if file is not None:
             return file
-        try:
-            file = self._index.open_shard(shard)
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-            _close_down_to(0)  # others have opened more than their share
-            file = self._index.open_shard(shard)
+        file = open_shard(self._index, shard)
         _close_down_to(limit() - 1)
         with _lock:
             return _open.setdefault((self._number, shard), file)
+
+
+def open_shard(index: RecordIndex, shard: int) -> core.File:
+    """Open a shard as ``index.open_shard`` does, closing others where there are too many open files."""
+    try:
+        return index.open_shard(shard)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        _close_down_to(0)  # others have opened more than their share
+        return index.open_shard(shard)
 
 
 def _close_down_to(count: int) -> None:

@@ -11,17 +11,20 @@ import itertools
 import operator
 import os
 import struct
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from torch_tfrecord.errors import StaleIndexError
-from torch_tfrecord.faults import RecordFault, leave_out
+from torch_tfrecord.faults import RecordFault
 from torch_tfrecord.index_arrays import problem_of
-from torch_tfrecord.index_file import IndexData, Shard, read_index_file, write_index_file
-from torch_tfrecord.index_scan import ShardScan, naming, open_shard, read_samples, run_on_shards, scan_shard
-from torch_tfrecord.paths import Paths, StrPath, expand_paths, working_folder
-from torch_tfrecord.records import OnError, check_on_error, verify_level
+from torch_tfrecord.index_build import IndexVerify, build_data
+from torch_tfrecord.index_check import change_of, verify_shards
+from torch_tfrecord.index_data import IndexData, Shard
+from torch_tfrecord.index_file import read_index_file, write_index_file
+from torch_tfrecord.index_scan import ShardScan, naming, open_shard
+from torch_tfrecord.paths import Paths, StrPath, working_folder
+from torch_tfrecord.records import OnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from torch_tfrecord.native._core import Int64s
     from torch_tfrecord.progress import Progress
 
-IndexVerify: TypeAlias = Literal["length", "all"]
 Named = TypeVar("Named", Shard, RecordFault)
 
 
@@ -39,7 +41,7 @@ class RecordLocation(NamedTuple):
 
     Attributes:
         path: The file.
-        offset: Byte offset of the record's frame in it.
+        offset: Byte offset of the record's frame in it; in a compressed file, in what that is uncompressed.
         length: Bytes of the record's payload, which starts 12 bytes after ``offset``.
     """
 
@@ -58,11 +60,15 @@ class RecordIndex:
 
     Attributes:
         paths: The data files ("shards"), in order.
-        offsets: int64[records], byte offset of each record's frame in its file. Read-only, as are the other arrays.
+        offsets: int64[records], byte offset of each record's frame in its file, or in what a compressed one is
+            uncompressed. Read-only, as are the other arrays.
         lengths: int64[records], bytes of each record's payload.
         shard_sizes: int64[shards], records of each file.
         shard_bytes: int64[shards], bytes of each file.
         shard_times: When each file was last modified, in nanoseconds, when it was scanned. A hint: copies may differ.
+        shard_compression: Of each file ``"none"``, ``"gzip"`` or ``"zlib"``.
+        shard_stream_bytes: int64[shards], bytes that offsets count in: those of the file, or, where it is compressed,
+            of what it is uncompressed.
         num_bytes: Bytes of all files together.
         faults: What was left out when the index was built with ``on_error="skip"``.
         verify_level: What was checked then: ``"length"`` or ``"all"``.
@@ -87,6 +93,8 @@ class RecordIndex:
         self.paths = tuple(shard.path for shard in data.shards)
         self.shard_sizes = _read_only(np.array([shard.records for shard in data.shards], np.int64))
         self.shard_bytes = _read_only(np.array([shard.size for shard in data.shards], np.int64))
+        self.shard_compression = tuple(shard.compression for shard in data.shards)
+        self.shard_stream_bytes = _read_only(np.array([shard.stream_bytes for shard in data.shards], np.int64))
         self.num_bytes = sum(shard.size for shard in data.shards)
         self.faults = tuple(itertools.chain.from_iterable(data.faults))
         self.verify_level = data.verify
@@ -102,9 +110,15 @@ class RecordIndex:
 
     @classmethod
     def build(
-        cls, paths: Paths, *, verify: IndexVerify = "length", on_error: OnError = "raise", progress: Progress = False
+        cls,
+        paths: Paths,
+        *,
+        verify: IndexVerify = "length",
+        on_error: OnError = "raise",
+        max_faults: int | None = None,
+        progress: Progress = False,
     ) -> RecordIndex:
-        """Scan files, several at a time.
+        """Scan files, several at a time. Compressed ones are told by their content, and read as a whole.
 
         Args:
             paths: A path, a glob pattern, a directory (the files in it), ``name@N`` (its N shards), or a list of them.
@@ -113,23 +127,14 @@ class RecordIndex:
             verify: ``"length"`` checks the checksum of each record's length and that its file reaches to its end,
                 without reading payloads; ``"all"`` reads all and checks their checksums too.
             on_error: ``"raise"``, or ``"skip"`` to leave damage out as ``read_records`` does, listed in ``faults``.
+            max_faults: With ``"skip"``: more faults than this raise all the same. None: any number is left out.
             progress: Whether to show progress on a terminal; or a function of (bytes done, bytes in total).
 
         Raises:
-            DataLossError: The first damage in file order.
+            DataLossError: The first damage in file order; or more than ``max_faults``.
             FileNotFoundError: Nothing is found for one of the paths.
         """
-        check_on_error(on_error)
-        level = index_verify_level(verify)
-        names = expand_paths(paths)
-        scans = _scan(names, level, skip=on_error == "skip", progress=progress, title="indexing")
-        faults: list[RecordFault] = []
-        for scan in scans:
-            for fault in scan.faults:
-                leave_out(faults, fault)
-        offsets = np.concatenate([scan.offsets for scan in scans])
-        lengths = np.concatenate([scan.lengths for scan in scans])
-        return cls(IndexData([scan.shard for scan in scans], offsets, lengths, [scan.faults for scan in scans], verify))
+        return cls(build_data(paths, verify=verify, on_error=on_error, max_faults=max_faults, progress=progress))
 
     @classmethod
     def open(cls, path: StrPath) -> RecordIndex:
@@ -144,18 +149,25 @@ class RecordIndex:
 
     @classmethod
     def load_or_build(
-        cls, paths: Paths, *, verify: IndexVerify = "length", on_error: OnError = "raise", progress: Progress = False
+        cls,
+        paths: Paths,
+        *,
+        verify: IndexVerify = "length",
+        on_error: OnError = "raise",
+        max_faults: int | None = None,
+        progress: Progress = False,
     ) -> RecordIndex:
         """The index of a data set: the one kept from an earlier time if it still fits, else a new one, which is kept.
 
         It is kept in a hidden file beside the first data file, or, where that place cannot be written, in
         ``torch_tfrecord`` in the user's cache directory; one for each choice of ``verify`` and ``on_error``. It fits if
-        it is whole and the data files have the sizes, times and sampled checksums that they had. Processes that start
+        it is whole and the data files have the sizes, times and sampled checksums that they had. Files that an index
+        kept there knows are not scanned again when others were added, removed or replaced. Processes that start
         together wait for one to build it. The arguments are those of ``build``.
         """
         from torch_tfrecord.index_cache import load_or_build  # noqa: PLC0415 - it imports this module
 
-        return load_or_build(paths, verify=verify, on_error=on_error, progress=progress)
+        return load_or_build(paths, verify=verify, on_error=on_error, max_faults=max_faults, progress=progress)
 
     def save(self, path: StrPath) -> None:
         """Write an index file, in one step: others see the old file or the new one.
@@ -175,7 +187,7 @@ class RecordIndex:
         """32 hex digits that stand for the content of the data files."""
         state = hashlib.blake2b(b"torch_tfrecord index 1", digest_size=16)
         for shard in self._data.shards:
-            state.update(struct.pack("<QQ", shard.size, shard.records))
+            state.update(struct.pack("<QQ", shard.stream_bytes, shard.records))
             state.update(bytes.fromhex(shard.lengths_digest))
             state.update(struct.pack(f"<{len(shard.samples)}I", *shard.samples))
         return state.hexdigest()
@@ -212,6 +224,16 @@ class RecordIndex:
     def faults_in(self, shard: int) -> Sequence[RecordFault]:
         """What was left out of one file, in file order: the part of ``faults`` that belongs to it."""
         return self._data.faults[shard]
+
+    def records_in(self, shard: int) -> range:
+        """The numbers of the records of one file."""
+        return range(self._starts[shard], self._starts[shard + 1])
+
+    def scan_of(self, shard: int, path: str) -> ShardScan:
+        """What the scan of one file found, as of a file with this path: for another index."""
+        offsets, lengths = self._sound_arrays(shard)
+        faults = [dataclasses.replace(fault, path=path) for fault in self.faults_in(shard)]
+        return ShardScan(dataclasses.replace(self._data.shards[shard], path=path), offsets, lengths, faults, [])
 
     def record_in_file(self, record: int) -> tuple[int, int]:
         """Where a record stands among all records of its file.
@@ -253,6 +275,8 @@ class RecordIndex:
     def open_shard(self, shard: int) -> core.File:
         """Open a data file, wherever the working directory is now, and check it as ``check_shard`` does.
 
+        What is read from it are its bytes as they are, compressed or not.
+
         Raises:
             FileNotFoundError: It is gone.
             StaleIndexError: It is not the file that was scanned.
@@ -266,29 +290,18 @@ class RecordIndex:
         return [os.path.realpath(os.path.join(self._folder, path)) for path in self.paths]
 
     def check_shard(self, shard: int, file: core.File) -> None:
-        """Check cheaply that an open data file is still the one that was scanned: its size and sampled checksums.
+        """Check cheaply that an open data file is still the one that was scanned: by its size and samples.
 
         The first time, what the index says of that file is checked, too: its checksum, and that all records lie inside.
 
         Raises:
             StaleIndexError: It is not, or the index is damaged.
         """
-        expected = self._data.shards[shard]
         with naming(self.paths[shard]):
-            size = file.size()
-            if size != expected.size:
-                raise self._stale(shard, f"is {size:,} bytes long now and was {expected.size:,}")
-            samples = read_samples(file, *self._sound_arrays(shard))
-            repaired = self._is_repaired(shard, file)
-        if samples != expected.samples:
-            raise self._stale(shard, "has other content now than it had")
-        if repaired:
-            raise self._stale(shard, "is whole now where it was damaged")
-
-    def _is_repaired(self, shard: int, file: core.File) -> bool:
-        """Whether the first or last damage that was left out of a shard is gone. Such bytes are not sampled."""
-        faults = self.faults_in(shard)
-        return any(file.scan(fault.offset, 1, 2)[3] is None for fault in (*faults[:1], *faults[-1:]))
+            offsets, lengths = self._sound_arrays(shard)
+            change = change_of(file, self._data.shards[shard], offsets, lengths, self.faults_in(shard))
+        if change is not None:
+            raise self._stale(shard, change)
 
     def verify(self, *, progress: Progress = False) -> None:
         """Read all data files and check every checksum, and that records lie where the index says.
@@ -301,20 +314,10 @@ class RecordIndex:
         """
         for shard in range(len(self.paths)):
             self._sound_arrays(shard)
-        paths = [shard.path for shard in self._absolute_data().shards]
-        scans = _scan(paths, 2, skip=True, progress=progress, title="verifying")
-        for shard, scan in enumerate(scans):
-            expected = self._data.shards[shard]
-            known = {(fault.offset, fault.reason) for fault in self.faults_in(shard)}
-            if scan.shard.size != expected.size:
-                raise self._stale(shard, f"is {scan.shard.size:,} bytes long now and was {expected.size:,}")
-            for fault, error in zip(scan.faults, scan.errors, strict=True):
-                if (fault.offset, fault.reason) not in known:
-                    raise error
-            offsets, lengths = self._sound_arrays(shard)
-            same = np.array_equal(scan.offsets, offsets) and np.array_equal(scan.lengths, lengths)
-            if not same or scan.shard.samples != expected.samples:
-                raise self._stale(shard, "holds other records now than it did")
+        shards = self._absolute_data().shards
+        found = verify_shards(shards, self._data.faults, self._sound_arrays, progress=progress)
+        if found is not None:
+            raise self._stale(*found)
 
     def __repr__(self) -> str:
         shards = f"{len(self.paths):,} file{'s' * (len(self.paths) != 1)}"
@@ -349,7 +352,7 @@ class RecordIndex:
         offsets, lengths = self.offsets[records], self.lengths[records]
         if shard not in self._sound:
             expected = self._data.shards[shard]
-            problem = problem_of(offsets, lengths, checksums=expected.checksums, size=expected.size)
+            problem = problem_of(offsets, lengths, checksums=expected.checksums, size=expected.stream_bytes)
             if problem is not None:
                 index = "an index in memory" if self.file is None else self.file
                 raise StaleIndexError(
@@ -361,20 +364,6 @@ class RecordIndex:
     def _stale(self, shard: int, problem: str) -> StaleIndexError:
         index = "its index" if self.file is None else f"its index {self.file}"
         return StaleIndexError(f"{self.paths[shard]}: the file {problem} when {index} was built: build the index again")
-
-
-def index_verify_level(verify: str) -> int:
-    """The core's number for the ``verify`` of an index, which cannot do without lengths."""
-    if verify not in ("length", "all"):
-        raise ValueError(f"verify must be 'length' or 'all' for an index, not {verify!r}")
-    return verify_level(verify)
-
-
-def _scan(paths: Sequence[str], level: int, *, skip: bool, progress: Progress, title: str) -> list[ShardScan]:
-    def scan(number: int, advance: Callable[[int], bool]) -> ShardScan:
-        return scan_shard(paths[number], level, skip=skip, advance=advance)
-
-    return run_on_shards(scan, [os.stat(path).st_size for path in paths], progress=progress, title=title)
 
 
 def _open_pickled(file: str, fingerprint: str) -> RecordIndex:

@@ -22,66 +22,23 @@ import numpy as np
 from torch_tfrecord.errors import StaleIndexError
 from torch_tfrecord.faults import RecordFault
 from torch_tfrecord.index_arrays import MappedFile
+from torch_tfrecord.index_data import IndexData, Shard, Stream, sample_pieces, sample_positions
 from torch_tfrecord.native import core
 from torch_tfrecord.paths import INDEX_SUFFIX, NAME_PART, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_tfrecord.native._core import Int64s
     from torch_tfrecord.paths import StrPath
 
 MAGIC = b"TFRINDEX"
-VERSION = 2
+VERSION = 3
+TEMPORARY_SUFFIX = f"{INDEX_SUFFIX}.tmp"  # of what is being written
 _START = struct.Struct("<8sIIQII")  # magic, version, bytes of JSON, records, checksum, zero
 _CHECKED = 24  # bytes of it that the checksum covers, before the JSON
 _ALIGNMENT = 64
 _READ_BYTES = 1 << 20  # arrays of up to this size are read into memory, larger ones are mapped
 _DIGEST = re.compile("[0-9a-f]{32}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """One data file, as it was when it was scanned.
-
-    Attributes:
-        path: The file.
-        size: Its bytes.
-        records: How many of its records are in the index.
-        mtime_ns: When it was last modified, in nanoseconds: a hint, since copies may have other times.
-        lengths_digest: 32 hex digits: BLAKE2b of the int64 lengths of those records.
-        checksums: Masked CRC-32C of their int64 offsets, and of their int64 lengths.
-        samples: Stored payload checksums of up to 16 of them, see ``sample_positions``.
-    """
-
-    path: str
-    size: int
-    records: int
-    mtime_ns: int
-    lengths_digest: str
-    checksums: tuple[int, int]
-    samples: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class IndexData:
-    """Everything that an index file holds.
-
-    Attributes:
-        shards: The data files, in order.
-        offsets: int64[records], byte offset of each record's frame in its shard, shard after shard.
-        lengths: int64[records], bytes of each record's payload.
-        faults: What was left out when the shards were scanned: one list a shard, in file order.
-        verify: What was checked then: ``length`` or ``all``.
-        mapped: The file that the arrays are views of, to be checked before each use of them; None: they are in memory.
-    """
-
-    shards: Sequence[Shard]
-    offsets: Int64s
-    lengths: Int64s
-    faults: Sequence[Sequence[RecordFault]]
-    verify: str
-    mapped: MappedFile | None = None
 
 
 def open_regular(path: StrPath, what: str, *, folder: str = "") -> int:
@@ -177,7 +134,7 @@ def write_index_file(path: StrPath, data: IndexData) -> None:
     start = _START.pack(MAGIC, VERSION, len(text), len(data.offsets), checksum, 0)
     padding = bytes(-(len(start) + len(text)) % _ALIGNMENT)
     temporary = os.path.join(
-        folder, f".{os.path.basename(target)[:NAME_PART]}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        folder, f".{os.path.basename(target)[:NAME_PART]}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
     )
     try:
         with open(temporary, "xb") as file:
@@ -231,13 +188,6 @@ def portable_path(path: str, folder: str) -> str:
     absolute = os.path.abspath(path)
     relative = os.path.relpath(absolute, folder)
     return absolute if relative.split(os.sep, 1)[0] == os.pardir else relative
-
-
-def sample_positions(records: int) -> list[int]:
-    """Which records of a shard are sampled: at most 16, evenly spread, the first and the last among them."""
-    if records <= 16:
-        return list(range(records))
-    return [number * (records - 1) // 15 for number in range(16)]
 
 
 def _read_header(name: str, file: IO[bytes], size: int) -> tuple[Any, int, int]:
@@ -308,7 +258,18 @@ class _Checker:
             lengths_digest=digest,
             checksums=(of_offsets, of_lengths),
             samples=samples,
+            stream=self._stream(fields.get("stream"), self._count(fields.get("size"), "size")),
         )
+
+    def _stream(self, item: Any, size: int) -> Stream | None:
+        if item is None:
+            return None
+        fields = self._typed(item, dict, "stream")
+        kind = fields.get("kind")
+        if kind not in ("gzip", "zlib"):
+            raise _damaged(self._name, f"the kind of a stream is {kind!r:.40}")
+        samples = self._checksums(fields.get("samples"), len(sample_pieces(size)), "stream's samples")
+        return Stream(kind, self._count(fields.get("size"), "stream's size"), samples)
 
     def _checksums(self, values: Any, number: int, what: str) -> tuple[int, ...]:
         found = tuple(self._count(crc, what) for crc in self._typed(values, list, what))

@@ -48,7 +48,7 @@ class Loading:
     def __init__(
         self, dataset: TFRecordDataset, order: Order, share: Share, draw: Draw, options: Options, counts: Counts
     ) -> None:
-        self._dataset = dataset
+        self._dataset = dataset.for_pass()
         self._order = order
         self._share = share
         self._draw = draw

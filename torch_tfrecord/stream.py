@@ -20,7 +20,7 @@ from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
 from torch_tfrecord.paths import Paths
 from torch_tfrecord.ranks import resolve_rank
 from torch_tfrecord.recipe import Recipe
-from torch_tfrecord.records import check_on_error, verify_level
+from torch_tfrecord.records import check_max_faults, check_on_error, verify_level
 from torch_tfrecord.shard import Share, check_batch_size
 from torch_tfrecord.state import Passes, Source
 from torch_tfrecord.steps import Pass, Steps
@@ -64,6 +64,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         batch_transform: As for `TFRecordDataset`: called with each batch.
         verify: As for `TFRecordDataset`.
         on_error: As for `TFRecordDataset`; without an index, as for `read_records`.
+        max_faults: As for `TFRecordDataset`; without an index, as for `read_records`, in each pass.
 
     Attributes:
         rank: This process's rank.
@@ -101,10 +102,12 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         batch_transform: Callable[[Any], Any] | None = None,
         verify: str = "all",
         on_error: str = "raise",
+        max_faults: int | None = None,
     ) -> None:
         super().__init__()
         verify_level(verify)
         check_on_error(on_error)
+        check_max_faults(max_faults, on_error)
         self.batch_size = check_batch_size(batch_size)
         self.shuffle = check_shuffle(shuffle)
         self.drop_last = bool(drop_last)
@@ -115,7 +118,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         if index is False or (index is None and is_unindexable(paths)):
             self._refuse_unindexed(subset)
             recipe = Recipe(features, transform, batch_transform)
-            self._unindexed = Unindexed(paths, recipe, verify=verify, on_error=on_error)
+            self._unindexed = Unindexed(paths, recipe, verify=verify, on_error=on_error, max_faults=max_faults)
         else:
             self.dataset = TFRecordDataset(
                 paths,
@@ -125,6 +128,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
                 batch_transform=batch_transform,
                 verify=verify,
                 on_error=on_error,
+                max_faults=max_faults,
             )
             if subset is not None:
                 self.dataset = self.dataset.select(subset)
@@ -209,7 +213,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         share = self._share(begun.start)
         order = open_order(self.shuffle, share.size, seed=begun.seed, epoch=begun.epoch)
         steps = range(first, share.num_batches(self.batch_size, drop_last=self.drop_last), stride)
-        return Steps(self._indexed(), begun, order, share, self.batch_size, steps, made)
+        return Steps(self._indexed().for_pass(), begun, order, share, self.batch_size, steps, made)
 
     def _source(self) -> Source:
         dataset = self._indexed()

@@ -37,6 +37,7 @@ class Unindexed:
         recipe: What is made of their records.
         verify: As for `read_records`.
         on_error: As for `read_records`.
+        max_faults: As for `read_records`, in each pass.
 
     Attributes:
         faults: What the pass that began last in this process has left out so far.
@@ -45,12 +46,15 @@ class Unindexed:
         FileNotFoundError: There is no such file.
     """
 
-    def __init__(self, paths: Paths, recipe: Recipe, *, verify: str, on_error: str) -> None:
+    def __init__(
+        self, paths: Paths, recipe: Recipe, *, verify: str, on_error: str, max_faults: int | None = None
+    ) -> None:
         self.faults: list[RecordFault] = []
         self._paths = [os.path.abspath(path) for path in expand_paths(paths)]  # workers may start in another folder
         self._recipe = recipe
         self._verify = verify_level(verify)
         self._skip = on_error == "skip"
+        self._max_faults = max_faults
         # Such names may mean another file in each process.
         self._found = {path: _identity(path) for path in self._paths if path.startswith(("/dev/", "/proc/"))}
 
@@ -71,7 +75,8 @@ class Unindexed:
             ValueError: This is a worker, where the name of the input means another file.
         """
         self._check_process()
-        with RecordIterator(self._paths, verify=self._verify, skip=self._skip) as records:
+        reading = RecordIterator(self._paths, verify=self._verify, skip=self._skip, max_faults=self._max_faults)
+        with reading as records:
             self.faults = records.faults
             for begin in itertools.count(0, batch_size):
                 payloads, error = _take(records, batch_size)

@@ -29,7 +29,8 @@ It knows no torch, no file names and no Python objects inside its hot path. Two 
     nbytes              the size of a raw bytes value differs; expected and found are byte counts
     ==================  =========================================================================================
 
-``row`` counts from 0 in the call's batch, or, in ``split_frames`` and ``scan``, frames from the start of that call.
+``row`` counts from 0 in the call's batch, or, in ``split_frames``, ``scan_frames`` and ``scan``, frames from the start
+of that call.
 
 ``Column``: what to read of a record: ``(key, kind, layout, count, nbytes, default)``.
 
@@ -75,11 +76,11 @@ Int64s: TypeAlias = NDArray[np.int64]
 FIXED: int
 RAGGED: int
 
-def crc32c(data: Buffer) -> int:
-    """CRC-32C (Castagnoli) of ``data``, 0 to 2**32 - 1."""
+def crc32c(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C (Castagnoli) of ``data``, 0 to 2**32 - 1; or of bytes whose own is ``crc``, and ``data``."""
 
-def masked_crc32c(data: Buffer) -> int:
-    """CRC-32C rotated right by 15 bits plus 0xA282EAD8, as TFRecord frames store it."""
+def masked_crc32c(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C rotated right by 15 bits plus 0xA282EAD8, as TFRecord frames store it. ``crc`` as for ``crc32c``."""
 
 def crc32c_implementations() -> list[str]:
     """Names of the implementations that run on this CPU, fastest first: of ``sse42``, ``arm64``, ``portable``."""
@@ -103,6 +104,13 @@ def split_frames(data: Buffer, verify: int, limit: int) -> tuple[list[bytes], in
     Returns:
         payloads, the number of bytes that they and their frames take, and the fault that stopped it, whose position
         counts from the start of ``data``, or None: then the remaining bytes are the start of a frame, or none.
+    """
+
+def scan_frames(data: Buffer, verify: int, limit: int) -> tuple[Int64s, Int64s, int, Fault | None]:
+    """Find whole frames at the start of a buffer, as ``split_frames`` does, but leave their payloads where they are.
+
+    Returns:
+        Offsets of frames in ``data`` and lengths of payloads, both int64 of one size; and as ``split_frames``.
     """
 
 def frame_size(header: Buffer) -> int:

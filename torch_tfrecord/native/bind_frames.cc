@@ -47,12 +47,12 @@ uint8_t* data_of(const py::bytes& object) { return reinterpret_cast<uint8_t*>(Py
 
 // --- checksums ---
 
-uint32_t crc32c_of(const py::buffer& data) {
+uint32_t crc32c_of(const py::buffer& data, uint32_t crc) {
   const BufferView view(data);
-  return without_gil(view.size(), [&] { return crc32c(view.data(), static_cast<size_t>(view.size())); });
+  return without_gil(view.size(), [&] { return crc32c(view.data(), static_cast<size_t>(view.size()), crc); });
 }
 
-uint32_t masked_crc32c_of(const py::buffer& data) { return mask_crc(crc32c_of(data)); }
+uint32_t masked_crc32c_of(const py::buffer& data, uint32_t crc) { return mask_crc(crc32c_of(data, crc)); }
 
 void choose_crc32c(const std::string& name) {
   if (set_crc32c_implementation(name)) return;
@@ -69,21 +69,31 @@ void check_verify(int verify, int least) {
                         "1 (length checksums) or 2 (both checksums), not " + std::to_string(verify));
 }
 
-py::tuple split_frames_of(const py::buffer& data, int verify, int64_t limit) {
-  const BufferView view(data);
+Frames frames_in(const BufferView& view, int verify, int64_t limit) {
   check_verify(verify, kVerifyNothing);
   if (limit != -1 && limit < view.size()) {
     throw py::value_error("limit is " + std::to_string(limit) + ", less than the " + std::to_string(view.size()) +
                           " bytes of data; -1 means not known");
   }
-  const Frames frames =
-      without_gil(view.size(), [&] { return split_frames(view.data(), view.size(), verify, limit); });
+  return without_gil(view.size(), [&] { return split_frames(view.data(), view.size(), verify, limit); });
+}
+
+py::tuple split_frames_of(const py::buffer& data, int verify, int64_t limit) {
+  const BufferView view(data);
+  const Frames frames = frames_in(view, verify, limit);
   py::list payloads(frames.offsets.size());
   for (size_t i = 0; i < frames.offsets.size(); ++i) {
     const uint8_t* payload = view.data() + frames.offsets[i] + kHeaderBytes;
     payloads[i] = py::bytes(reinterpret_cast<const char*>(payload), static_cast<size_t>(frames.lengths[i]));
   }
   return py::make_tuple(payloads, frames.end, to_python(frames.fault));
+}
+
+py::tuple scan_frames_of(const py::buffer& data, int verify, int64_t limit) {
+  const BufferView view(data);
+  Frames frames = frames_in(view, verify, limit);
+  return py::make_tuple(to_python(std::move(frames.offsets)), to_python(std::move(frames.lengths)), frames.end,
+                        to_python(frames.fault));
 }
 
 int64_t frame_size_of(const py::buffer& header) {
@@ -226,13 +236,14 @@ py::tuple encode_batch(const py::iterable& columns, int64_t rows, bool framed) {
 
 void bind_frames(py::module_& module) {
   using py::arg;
-  module.def("crc32c", &crc32c_of, arg("data"));
-  module.def("masked_crc32c", &masked_crc32c_of, arg("data"));
+  module.def("crc32c", &crc32c_of, arg("data"), arg("crc") = 0);
+  module.def("masked_crc32c", &masked_crc32c_of, arg("data"), arg("crc") = 0);
   module.def("crc32c_implementations", &crc32c_implementations);
   module.def("crc32c_implementation", &crc32c_implementation);
   module.def("set_crc32c_implementation", &choose_crc32c, arg("name"));
 
   module.def("split_frames", &split_frames_of, arg("data"), arg("verify"), arg("limit"));
+  module.def("scan_frames", &scan_frames_of, arg("data"), arg("verify"), arg("limit"));
   module.def("frame_size", &frame_size_of, arg("header"));
   module.def("frame", &frame_of, arg("payload"));
 

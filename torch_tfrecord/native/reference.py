@@ -30,6 +30,7 @@ from torch_tfrecord.native.reference_frames import (
     frame,
     frame_size,
     masked_crc32c,
+    scan_frames,
     set_crc32c_implementation,
     split_frames,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "frame_size",
     "masked_crc32c",
     "permutation",
+    "scan_frames",
     "set_crc32c_implementation",
     "split_frames",
 ]

@@ -39,14 +39,14 @@ _PIECE_BYTES = 2**20  # files are read in pieces, so that no claimed length allo
 _IMPLEMENTATION = "portable"  # the crc32c package may use hardware, but has no choice to offer
 
 
-def crc32c(data: Buffer) -> int:
-    """CRC-32C (Castagnoli) of ``data``."""
-    return int(crc32c_package.crc32c(to_bytes(data)))
+def crc32c(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C (Castagnoli) of ``data``, which follows bytes whose checksum is ``crc``."""
+    return int(crc32c_package.crc32c(to_bytes(data), crc))
 
 
-def masked_crc32c(data: Buffer) -> int:
+def masked_crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C as frames store it."""
-    return _mask(crc32c(data))
+    return _mask(crc32c(data, crc))
 
 
 def _mask(crc: int) -> int:
@@ -106,20 +106,33 @@ def frame(payload: Buffer) -> bytes:
 def split_frames(data: Buffer, verify: int, limit: int) -> tuple[list[bytes], int, Fault | None]:
     """Take whole frames from the start of a buffer: see ``_core.pyi``."""
     data = to_bytes(data)
+    frames, end, fault = _walk(data, verify, limit)
+    return [data[at + HEADER_BYTES : at + HEADER_BYTES + length] for at, length in frames], end, fault
+
+
+def scan_frames(data: Buffer, verify: int, limit: int) -> tuple[Int64s, Int64s, int, Fault | None]:
+    """Find whole frames at the start of a buffer: see ``_core.pyi``."""
+    frames, end, fault = _walk(to_bytes(data), verify, limit)
+    offsets, lengths = np.array(frames, np.int64).reshape(-1, 2).T.copy()
+    return offsets, lengths, end, fault
+
+
+def _walk(data: bytes, verify: int, limit: int) -> tuple[list[tuple[int, int]], int, Fault | None]:
+    """Offsets and payload lengths of whole frames, where they end, and the fault of the next one."""
     check_verify(verify)
     if limit != -1 and limit < len(data):
         raise ValueError(f"limit is {limit}, less than the {len(data)} bytes of data; -1 means not known")
-    payloads: list[bytes] = []
+    frames: list[tuple[int, int]] = []
     at = 0
 
-    def fault(code: str, expected: int, found: int) -> tuple[list[bytes], int, Fault]:
-        return payloads, at, (code, len(payloads), -1, at, min(expected, INT64_MAX), found)
+    def fault(code: str, expected: int, found: int) -> tuple[list[tuple[int, int]], int, Fault]:
+        return frames, at, (code, len(frames), -1, at, min(expected, INT64_MAX), found)
 
     while True:
         if limit != -1 and 0 < limit - at < HEADER_BYTES:
             return fault("truncated_header", HEADER_BYTES, limit - at)
         if len(data) - at < HEADER_BYTES:
-            return payloads, at, None
+            return frames, at, None
         body = at + HEADER_BYTES
         header = Header.unpack(data[at:body])
         if verify >= 1 and (mismatch := header.crc_mismatch()):
@@ -129,10 +142,10 @@ def split_frames(data: Buffer, verify: int, limit: int) -> tuple[list[bytes], in
         if limit != -1 and end > limit:
             return fault("truncated_payload", end - body, limit - body)
         if end > len(data):
-            return payloads, at, None
+            return frames, at, None
         if verify >= 2 and (mismatch := data_crc_mismatch(data[body:footer], data[footer:end])):
             return fault("data_crc", *mismatch)
-        payloads.append(data[body:footer])
+        frames.append((at, header.length))
         at = end
 
 

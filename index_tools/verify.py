@@ -1,0 +1,248 @@
+"""``tfrecord-index verify``."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index_tools import EXIT_DAMAGED, EXIT_OK, EXIT_USAGE
+from index_tools.show import is_index
+from index_tools.streams import open_stream
+from index_tools.text import REASONS, format_bytes, number, with_flags, write_json, write_lines
+from torch_tfrecord.errors import TFRecordError
+from torch_tfrecord.faults import NOT_A_TFRECORD, RecordFault
+from torch_tfrecord.index import RecordIndex
+from torch_tfrecord.index_scan import ShardScan, scan_shard
+from torch_tfrecord.inflated import inflate_limit
+from torch_tfrecord.paths import expand_paths
+from torch_tfrecord.progress import ProgressMeter
+from torch_tfrecord.repair import Saved, salvage
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+_MAX_THREADS = 32
+_MORE_BEHIND = {
+    "length_crc",
+    "truncated_payload",
+    NOT_A_TFRECORD,
+}  # what ends the reading in order, but perhaps no more
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """A data file to verify; what an index says of it, where it comes from one."""
+
+    path: str
+    index: RecordIndex | None = None
+    shard: int = 0
+
+
+@dataclasses.dataclass
+class _Result:
+    """What was found in a file.
+
+    Attributes:
+        path: The file.
+        compression: ``none``, ``gzip`` or ``zlib``; None if it could not be read at all.
+        num_records: Whole records that are read in order.
+        num_bytes: Of the file.
+        faults: What is damaged.
+        messages: The same in words.
+        num_salvageable: Whole records behind the damage that ends the reading in order; None where none ends it.
+        index_problem: Why the file is not the one that its index describes.
+        error: Why it could not be read.
+    """
+
+    path: str
+    compression: str | None = None
+    num_records: int = 0
+    num_bytes: int = 0
+    faults: list[RecordFault] = dataclasses.field(default_factory=list)
+    messages: list[str] = dataclasses.field(default_factory=list)
+    num_salvageable: int | None = None
+    index_problem: str | None = None
+    error: str | None = None
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Read files whole and report all damage."""
+    tasks = [task for path in options.paths for task in _tasks(path)]
+    progress = not options.quiet and not options.json
+    results = _run(tasks, options.threads or _MAX_THREADS, progress=progress)
+    damaged = any(result.faults or result.index_problem for result in results)
+    unread = any(result.error for result in results)
+    status = EXIT_DAMAGED if damaged else EXIT_USAGE if unread else EXIT_OK
+    if options.json:
+        write_json(_as_document(results, status))
+    elif not options.quiet:
+        write_lines(_as_text(results))
+    return status
+
+
+def _tasks(path: str) -> Iterator[_Task]:
+    if is_index(path):
+        index = RecordIndex.open(path)
+        yield from (_Task(name, index, shard) for shard, name in enumerate(index.paths))
+    else:
+        yield from map(_Task, expand_paths(path))
+
+
+def _run(tasks: Sequence[_Task], threads: int, *, progress: bool) -> list[_Result]:
+    """Verify files on threads, and show how far that has come."""
+    stop = threading.Event()
+    done = [0] * len(tasks)
+
+    def run(i: int) -> _Result:
+        def advance(count: int) -> bool:
+            done[i] += count
+            return stop.is_set()
+
+        return _verify_file(tasks[i], advance)
+
+    pool = concurrent.futures.ThreadPoolExecutor(max(min(threads, len(tasks)), 1), thread_name_prefix="tfrecord-verify")
+    try:
+        with ProgressMeter(progress, sum(_size(task.path) for task in tasks), "verifying") as meter:
+            futures = [pool.submit(run, i) for i in range(len(tasks))]
+            waiting = set(futures)
+            while waiting:
+                _, waiting = concurrent.futures.wait(waiting, timeout=meter.interval_seconds)
+                meter.update(sum(done))
+            return [future.result() for future in futures]
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _verify_file(task: _Task, advance: Callable[[int], bool]) -> _Result:
+    result = _Result(task.path)
+    try:
+        scan = scan_shard(task.path, 2, skip=True, advance=advance)
+        result.compression = scan.shard.compression
+        result.num_records = scan.shard.records
+        result.num_bytes = scan.shard.size
+        result.faults = list(scan.faults)
+        compressed = scan.shard.stream is not None
+        pairs = zip(scan.faults, scan.errors, strict=True)
+        result.messages = [_in_words(fault, error, compressed=compressed) for fault, error in pairs]
+        if task.index is not None:
+            result.index_problem = _compare(scan, task.index, task.shard)
+        for fault in scan.faults:
+            if fault.reason in _MORE_BEHIND:  # one at most, as the reading in order ends there
+                _search_behind(fault, result)
+    except TFRecordError as error:  # reading failed
+        result.faults.append(RecordFault(task.path, result.num_records, 0, "io", None))
+        result.messages.append(with_flags(str(error), can_skip=False))
+    except OSError as error:
+        result.error = f"{task.path}: {error.strerror or error}"
+    return result
+
+
+def _search_behind(end: RecordFault, result: _Result) -> None:
+    """Find what is behind the damage that ends the reading in order: records for `repair`, and more damage."""
+    stream = open_stream(end.path, most=inflate_limit())
+    pieces = salvage(stream.file, end.path, end.offset)
+    result.num_salvageable = sum(len(piece.offsets) for piece in pieces if isinstance(piece, Saved))
+    if stream.error is not None and stream.error.code not in {fault.reason for fault in result.faults}:
+        at = stream.file.size()
+        result.faults.append(RecordFault(end.path, end.record, at, stream.error.code, None))
+        result.messages.append(f"{end.path}: at byte {at} of the uncompressed stream: {REASONS[stream.error.code]}")
+
+
+def _compare(scan: ShardScan, index: RecordIndex, shard: int) -> str | None:
+    """Why an index does not describe what was found in a file; None if it does. It may leave records out."""
+    records = index.records_in(shard)
+    offsets = index.offsets[records.start : records.stop]
+    lengths = index.lengths[records.start : records.stop]
+    if scan.shard.size != index.shard_bytes[shard]:
+        return f"the index was made when the file had {index.shard_bytes[shard]:,} bytes"
+    if not len(offsets):
+        return None
+    found = np.searchsorted(scan.offsets, offsets).clip(max=max(len(scan.offsets) - 1, 0))
+    if not len(scan.offsets):
+        wrong = np.ones(len(offsets), np.bool_)
+    else:
+        wrong = (scan.offsets[found] != offsets) | (scan.lengths[found] != lengths)
+    if not wrong.any():
+        return None
+    first = int(np.argmax(wrong))
+    place = f"{lengths[first]:,} bytes at byte {offsets[first]}"
+    return f"{number(int(wrong.sum()), 'record')} of the index cannot be read where it says, first of them {place}"
+
+
+def _in_words(fault: RecordFault, error: TFRecordError, *, compressed: bool) -> str:
+    if fault.reason not in REASONS:
+        return with_flags(str(error), can_skip=False)
+    stream = " of the uncompressed stream" if compressed else ""
+    return f"{fault.path}: record {fault.record} at byte {fault.offset}{stream}: {REASONS[fault.reason]}"
+
+
+def _as_document(results: list[_Result], status: int) -> dict[str, Any]:
+    return {
+        "status": status,
+        "num_files": len(results),
+        "num_records": sum(result.num_records for result in results),
+        "num_bytes": sum(result.num_bytes for result in results),
+        "num_faults": sum(len(result.faults) for result in results),
+        "files": [_file_document(result) for result in results],
+    }
+
+
+def _file_document(result: _Result) -> dict[str, Any]:
+    pairs = zip(result.faults, result.messages, strict=True)
+    return {
+        "path": result.path,
+        "compression": result.compression,
+        "num_records": result.num_records,
+        "num_bytes": result.num_bytes,
+        "faults": [{**_fault_document(fault), "message": message} for fault, message in pairs],
+        "num_salvageable": result.num_salvageable,
+        "index_problem": result.index_problem,
+        "error": result.error,
+    }
+
+
+def _fault_document(fault: RecordFault) -> dict[str, Any]:
+    return {key: value for key, value in dataclasses.asdict(fault).items() if key != "path"}
+
+
+def _as_text(results: list[_Result]) -> list[str]:
+    lines: list[str] = []
+    for result in results:
+        faults = zip(result.faults, result.messages, strict=True)
+        lines += [message + _loss_in_words(fault, result) for fault, message in faults]
+        if result.index_problem is not None:
+            lines.append(f"{result.path}: {result.index_problem}")
+        if result.error is not None:
+            lines.append(f"cannot read {result.error}")
+    num_faults = sum(len(result.faults) for result in results)
+    bad = sum(bool(result.faults or result.index_problem or result.error) for result in results)
+    records = number(sum(result.num_records for result in results), "whole record")
+    size = format_bytes(sum(result.num_bytes for result in results))
+    verdict = f"{bad:,} of them bad, {number(num_faults, 'fault')}" if bad else "all is well"
+    return [*lines, f"{number(len(results), 'file')}, {records}, {size}: {verdict}"]
+
+
+def _loss_in_words(fault: RecordFault, result: _Result) -> str:
+    """How much a fault costs, and what of it can be had back."""
+    if not fault.bytes_lost:
+        return ""
+    lost = number(fault.bytes_lost, "byte")
+    if result.num_salvageable is None or fault.reason not in _MORE_BEHIND:
+        return f" ({lost} lost)"
+    whole = number(result.num_salvageable, "whole record") if result.num_salvageable else "no whole record"
+    for_repair = ", for `tfrecord-index repair` to save" if result.num_salvageable else ""
+    return f" ({lost}, all to the end, lost; {whole} in them{for_repair})"
