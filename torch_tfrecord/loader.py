@@ -230,7 +230,8 @@ class TFRecordLoader:
 class LoaderIterator(Iterator[Any]):
     """One pass of a `TFRecordLoader`, in the process that made it. It ends when it is dropped.
 
-    Several threads may take batches of it.
+    Several threads may take batches of it. KeyboardInterrupt and its like in ``next`` end the pass, too; the state of
+    the loader then counts what ``next`` has returned.
 
     Args:
         passes: The passes of the loader.
@@ -243,6 +244,7 @@ class LoaderIterator(Iterator[Any]):
         self._pid = os.getpid()
         self._lock = threading.RLock()  # reentrant: a signal's handler may close the loader
         self._number = self._epoch = -1
+        self._position = self._given = 0  # where the pass stands, and where it stood when ``next`` was called
         self._loading: Loading | None = None
         self._stage = "new"  # then "at work", and at last "ended" or "closed"
 
@@ -257,38 +259,48 @@ class LoaderIterator(Iterator[Any]):
             raise RuntimeError(
                 "this iterator belongs to the process that this one was forked from: make a new one here"
             )
-        with self._lock:
-            try:
-                taken = self._take()
-            except Exception:
-                if self._stage != "closed":
-                    raise
-                taken = None
-            if self._stage == "closed":
-                raise CancelledError("the loader was closed before this pass had come to its end")
-            if taken is None:
-                raise StopIteration
-            position, batch = taken
-            self._passes.deliver(self._number, self._epoch, position)
-            return batch
+        try:
+            with self._lock:
+                return self._next()
+        except Exception:
+            raise
+        except BaseException:  # KeyboardInterrupt, say: nobody knows what is half done, and no batch is returned
+            self.close(wait=False)
+            self._passes.deliver(self._number, self._epoch, self._given)
+            raise
 
-    def _take(self) -> tuple[int, Any] | None:
+    def _next(self) -> Any:
         if self._stage == "new":
             self._begin()
+        self._given = self._position
         loading = self._loading
-        taken = None if loading is None else loading.take()
-        if taken is None and self._stage == "at work":
-            self._end("ended", wait=True)
-            self._passes.finish(self._number)
-        return taken
+        try:
+            taken = None if loading is None else loading.take()
+        except Exception:
+            if self._stage != "closed":
+                raise
+        if self._stage == "closed":
+            raise CancelledError("this pass was ended before its last batch: the loader was closed, or interrupted")
+        if taken is None:
+            self._finish()
+            raise StopIteration
+        self._position, batch = taken
+        self._passes.deliver(self._number, self._epoch, self._position)
+        return batch
 
     def _begin(self) -> None:
         with _beginning:
-            epoch, start = self._passes.next
-            self._loading = self._open_pass(epoch, start)
-            self._number, self._epoch, _ = self._passes.begin()
+            self._loading = self._open_pass(*self._passes.next)
+            number, self._epoch, start = self._passes.begin()
+            self._given = self._position = start
+            self._number = number
             if self._stage == "new":
                 self._stage = "at work"
+
+    def _finish(self) -> None:
+        if self._stage == "at work":
+            self._end("ended", wait=True)
+            self._passes.finish(self._number)
 
     def _is_foreign(self) -> bool:
         return self._pid != os.getpid()

@@ -43,8 +43,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
     from nothing but its own states with ``num_workers=0``.
 
     Input without an index, that is a pipe, or files with ``index=False``, is read in the order in which it comes, by
-    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone. Standard input cannot be read by
-    workers.
+    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone.
 
     Args:
         paths: As for `TFRecordDataset`.
