@@ -298,7 +298,6 @@ def test_close_drops_calls_that_have_not_begun_and_waits_for_the_one_that_has() 
 
     calls = [thread.call(partial(make, i)) for i in range(5)]
     begun.wait()
-    calls[0].cancel()  # it has begun
     thread.close()
     assert made == [0]
     assert calls[0].result() == 0
