@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import weakref
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.drawing import Draw
 from torch_tfrecord.errors import CancelledError
@@ -19,7 +19,7 @@ from torch_tfrecord.explain import Explanation, explain
 from torch_tfrecord.loading import Loading, Options
 from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
 from torch_tfrecord.ranks import resolve_rank
-from torch_tfrecord.shard import Share, check_batch_size
+from torch_tfrecord.shard import Share
 from torch_tfrecord.state import Passes, Source
 from torch_tfrecord.stats import Counts, LoaderStats
 
@@ -101,16 +101,16 @@ class TFRecordLoader:
         device: torch.device | str | int | None = None,
     ) -> None:
         self.dataset = _as_dataset(dataset)
-        self.batch_size = check_batch_size(batch_size)
+        self.batch_size = check_integer(batch_size, "batch_size", 1)
         self.shuffle = check_shuffle(shuffle)
-        self.seed = operator.index(seed)
+        self.seed = check_integer(seed, "seed")
         self.drop_last = drop_last
         self.rank, self.world_size = resolve_rank(rank, world_size)
         self._options = Options(
             batch_size=self.batch_size,
             drop_last=drop_last,
-            num_threads=None if num_threads is None else _at_least_1(num_threads, "num_threads"),
-            prefetch=_at_least_1(prefetch, "prefetch"),
+            num_threads=None if num_threads is None else check_integer(num_threads, "num_threads", 1),
+            prefetch=check_integer(prefetch, "prefetch", 1),
             pin_memory=pin_memory,
             device=None if device is None else torch.device(device),
         )
@@ -243,8 +243,8 @@ class LoaderIterator(Iterator[Any]):
         self._open_pass = open_pass
         self._pid = os.getpid()
         self._lock = threading.RLock()  # reentrant: a signal's handler may close the loader
-        self._number = self._epoch = -1
-        self._position = self._given = 0  # where the pass stands, and where it stood when ``next`` was called
+        self._number, self._epoch, self._start = -1, 0, 0  # as ``passes.begin`` gives them
+        self._position: int | None = None  # that all ranks have reached with the batch delivered last
         self._loading: Loading | None = None
         self._stage = "new"  # then "at work", and at last "ended" or "closed"
 
@@ -255,6 +255,7 @@ class LoaderIterator(Iterator[Any]):
         return 0 if loading is None or self._is_foreign() else loading.num_ready
 
     def __next__(self) -> Any:
+        position = self._position
         if self._is_foreign():
             raise RuntimeError(
                 "this iterator belongs to the process that this one was forked from: make a new one here"
@@ -266,13 +267,12 @@ class LoaderIterator(Iterator[Any]):
             raise
         except BaseException:  # KeyboardInterrupt, say: nobody knows what is half done, and no batch is returned
             self.close(wait=False)
-            self._passes.deliver(self._number, self._epoch, self._given)
+            self._passes.deliver(self._number, self._epoch, self._start if position is None else position)
             raise
 
     def _next(self) -> Any:
         if self._stage == "new":
             self._begin()
-        self._given = self._position
         loading = self._loading
         try:
             taken = None if loading is None else loading.take()
@@ -291,9 +291,7 @@ class LoaderIterator(Iterator[Any]):
     def _begin(self) -> None:
         with _beginning:
             self._loading = self._open_pass(*self._passes.next)
-            number, self._epoch, start = self._passes.begin()
-            self._given = self._position = start
-            self._number = number
+            self._number, self._epoch, self._start = self._passes.begin()
             if self._stage == "new":
                 self._stage = "at work"
 
@@ -345,10 +343,3 @@ def _as_dataset(dataset: Any) -> TFRecordDataset:
     elif isinstance(dataset, TFRecordDataset | Subset):
         advice = "put what its class does into transform=, or use torch's DataLoader with tfr.collate"
     raise TypeError(f"TFRecordLoader reads a TFRecordDataset, or a Subset of one, not {kind.__name__}: {advice}")
-
-
-def _at_least_1(number: int, name: str) -> int:
-    value = operator.index(number)
-    if value < 1:
-        raise ValueError(f"{name} is {number}, and must be at least 1")
-    return value

@@ -83,7 +83,7 @@ class Loading:
         if isinstance(coming, Moved) and is_ready(coming):
             coming.send()
         begin, end = self._share.batch(step, self._batch_size)
-        padded = int(self._share.valid(begin, end) is not None)
+        padded = self._share.num_padded if end == self._share.rows else 0
         self._count(batches=1, records=end - begin, bytes=num_bytes, padded=padded)
         return self._share.position_after(end), batch
 
