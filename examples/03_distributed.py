@@ -2,9 +2,10 @@
 
     torchrun --standalone --nproc-per-node 2 examples/03_distributed.py [FOLDER]
 
-Writes the data and ``checkpoint.pt`` to FOLDER (``demo_output`` without it). Kill it at any moment, with ``kill -9`` if
-you like, and start it again with another ``--nproc-per-node``: 1, 2, 3 or 4. It goes on from the last checkpoint, and
-the losses are those of a run that nobody stopped, since what all ranks together read in a step is the same.
+Writes the data and ``checkpoint.pt`` to FOLDER (``demo_output`` without it). Stop it at any moment, by Ctrl-C or by
+``kill -9`` of any rank (of torchrun itself it would leave the ranks running), and start it again with another
+``--nproc-per-node``: 1, 2, 3 or 4. It goes on from the last checkpoint, and the losses are those of a run that nobody
+stopped, since what all ranks together read in a step is the same. Needs scikit-learn, for its digits.
 """
 
 import os
@@ -21,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_tfrecord as tfr
 
-EPOCHS = 4
+EPOCHS = int(os.environ.get("EPOCHS", "20"))
 GLOBAL_BATCH = 48  # records of a step, of all ranks together
 SAVE_EVERY = 5  # steps
 FEATURES = {

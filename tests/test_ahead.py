@@ -1,4 +1,4 @@
-"""`Ahead` and `PythonThread`: the order of batches, errors, interrupts, waits, and the life of the thread."""
+"""`Ahead` and `PythonThread`: the order of batches, errors, waits, and the life of the thread."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ from torch_tfrecord.errors import CancelledError
 from torch_tfrecord.python_thread import Called, PythonThread
 
 
-class Interrupt(BaseException):
-    """Stands for KeyboardInterrupt."""
-
-
 class Fake:
     """Work that is done when the test says so; then it has a batch or an error."""
 
@@ -30,7 +26,6 @@ class Fake:
         self.outcome = outcome
         self.finished_at = 0.0
         self.cancelled = False
-        self.interrupts = 0
         if done:
             self.finish()
 
@@ -41,9 +36,6 @@ class Fake:
         return self.finished_at > 0
 
     def result(self) -> Any:
-        if self.interrupts:
-            self.interrupts -= 1
-            raise Interrupt
         if not self.finished_at:
             time.sleep(0.05)
             self.finish()
@@ -93,39 +85,6 @@ def test_steps_come_in_order_and_errors_at_their_turn(count: int, depth: int, ba
     assert ahead.head is None
 
 
-def test_an_interrupt_while_a_batch_is_waited_for_changes_nothing() -> None:
-    works = [Fake(step) for step in range(5)]
-    works[2].interrupts = 3
-    ahead = Ahead(5, works.__getitem__, 2)
-    found = []
-    while ahead.step < 5:
-        try:
-            found.append(ahead.take())
-        except Interrupt:
-            found.append("interrupt")
-    assert found == [0, 1, "interrupt", "interrupt", "interrupt", 2, 3, 4]
-
-
-def test_an_interrupt_while_a_batch_is_begun_loses_no_step() -> None:
-    interrupts = [0, 1, 1, 4]
-
-    def start(step: int) -> Work:
-        if step in interrupts:
-            interrupts.remove(step)
-            raise Interrupt
-        return Fake(step)
-
-    ahead = Ahead(6, start, 2)
-    found = []
-    while ahead.step < 6:
-        try:
-            found.append(ahead.take())
-        except Interrupt:
-            assert ahead.step == len(found)
-    assert found == list(range(6))
-    assert interrupts == []
-
-
 def test_no_more_are_on_their_way_than_asked_for() -> None:
     works = [Fake(step, done=False) for step in range(9)]
     begun: list[int] = []
@@ -138,6 +97,24 @@ def test_no_more_are_on_their_way_than_asked_for() -> None:
     works[3].finish()
     assert ahead.num_ready == 2
     assert ahead.head is works[1]
+
+
+def test_what_goes_wrong_on_the_way_is_told_at_its_turn() -> None:
+    class Stumbling(Fake):
+        def advance(self) -> bool:
+            if self.outcome == 2:
+                raise MemoryError
+            return super().advance()
+
+        def result(self) -> Any:
+            self.advance()
+            return super().result()
+
+    ahead = Ahead(5, Stumbling, 3)
+    assert [ahead.take(), ahead.take()] == [0, 1]
+    with pytest.raises(MemoryError):
+        ahead.take()
+    assert [ahead.take(), ahead.take()] == [3, 4]
 
 
 def test_waits_of_the_consumer_are_measured() -> None:
@@ -295,7 +272,7 @@ def test_errors_are_raised_by_result_each_time(error: Exception) -> None:
     thread.close()
 
 
-@pytest.mark.parametrize("error", [StopIteration(3), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Interrupt()])
+@pytest.mark.parametrize("error", [StopIteration(3), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_what_would_end_a_loop_or_a_thread_is_an_error_of_the_batch(error: BaseException) -> None:
     def fail() -> Any:
         raise error
@@ -321,7 +298,6 @@ def test_close_drops_calls_that_have_not_begun_and_waits_for_the_one_that_has() 
 
     calls = [thread.call(partial(make, i)) for i in range(5)]
     begun.wait()
-    calls[0].cancel()  # it has begun
     thread.close()
     assert made == [0]
     assert calls[0].result() == 0

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 def torchrun(ranks: int, script: Path, *arguments: object, folder: Path) -> subprocess.Popen[str]:
     """Start ranks in a session of their own. What they print goes through a pipe, errors to the tests' own output."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "EPOCHS": "4", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.Popen(
         [*command, str(script), *map(str, arguments)],

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -141,6 +142,19 @@ def test_pools_that_threads_start_at_the_same_time() -> None:
     assert sorted(epochs) == list(range(12))
 
 
+def test_no_two_passes_are_given_one_epoch() -> None:
+    board = Board(0)
+    at_once = partial(wait_until, time.time() + 0.5)
+    loaders = [loader_of(board, 1, passes=500, worker_init_fn=at_once) for _ in range(2)]
+    (first, second), *rest = list(zip(*loaders, strict=True))
+    assert not rest
+    assert sorted(begun[1] for _, passes in (first, second) for begun in passes) == list(range(1000))
+
+
+def wait_until(moment: float, _: int) -> None:
+    time.sleep(max(moment - time.time(), 0))
+
+
 def test_workers_that_begin_many_passes_at_their_own_speed() -> None:
     board = Board(0)
     found = all_passes(loader_of(board, 2, passes=1000, worker_init_fn=delay_all_but_the_first))
@@ -207,6 +221,12 @@ def test_in_another_process_that_writes_it_it_is_a_copy(method: str) -> None:
     process.join()
     assert process.exitcode == 0
     assert (board.announced, board[0], board[1]) == (0, 4, 2)
+
+
+def test_boards_where_files_need_a_name_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    board = Board(2)
+    assert [one_pass(loader_of(board, 2)) for _ in range(2)] == [Begun(2, 0, 0), Begun(2, 1, 0)]
 
 
 def test_boards_leave_no_descriptors() -> None:

@@ -97,7 +97,7 @@ def test_seed_and_epoch_count() -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="10000001 records would take too much memory; measure at most 10000000"):
         measure_mixing(True, 10_000_001)
-    with pytest.raises(ValueError, match="at least 0, but is -1"):
+    with pytest.raises(ValueError, match="is -1, and must be at least 0"):
         measure_mixing(True, -1)
     with pytest.raises(TypeError, match="shuffle must be"):
         measure_mixing("yes", 10)  # type: ignore[arg-type]

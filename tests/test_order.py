@@ -306,7 +306,7 @@ def test_shuffles_are_plain_values() -> None:
 @pytest.mark.parametrize("name", ["block_size", "window"])
 def test_blocks_are_checked(name: str) -> None:
     for wrong in (0, -5):
-        with pytest.raises(ValueError, match=f"BlockShuffle: {name} must be at least 1, but is {wrong}"):
+        with pytest.raises(ValueError, match=f"BlockShuffle: {name} is {wrong}, and must be at least 1"):
             BlockShuffle(**{name: wrong})
     for kind in (1.5, "8", None):
         with pytest.raises(TypeError):
@@ -318,8 +318,8 @@ def test_blocks_are_checked(name: str) -> None:
     [
         (10, 10, "capacity 10 must be bigger than min_after_dequeue 10; take a capacity of 11 or more"),
         (5, 10, "capacity 5 must be bigger than min_after_dequeue 10"),
-        (10, -1, "min_after_dequeue must be at least 0, but is -1"),
-        (0, 0, "capacity must be at least 1, but is 0"),
+        (10, -1, "min_after_dequeue is -1, and must be at least 0"),
+        (0, 0, "capacity is 0, and must be at least 1"),
     ],
 )
 def test_queues_are_checked(capacity: int, least: int, message: str) -> None:
@@ -335,7 +335,7 @@ def test_queues_are_made_of_ints() -> None:
 
 @pytest.mark.parametrize("shuffle", SHUFFLES, ids=order_name)
 def test_sizes_are_checked(shuffle: Shuffle) -> None:
-    for wrong, message in ((-1, "at least 0, but is -1"), (2**62 + 1, r"at most 2\*\*62 records")):
+    for wrong, message in ((-1, "is -1, and must be at least 0"), (2**62 + 1, r"at most 2\*\*62 records")):
         with pytest.raises(ValueError, match=message):
             open_order(shuffle, wrong, seed=0, epoch=0)
     with pytest.raises(TypeError):

@@ -18,7 +18,7 @@ from torch_tfrecord.ranks import resolve_rank
 
 store, rank = sys.argv[1], int(sys.argv[2])
 torch.distributed.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
-print(resolve_rank(), resolve_rank(0, 1), resolve_rank(1), resolve_rank(None, 5), flush=True)
+print(resolve_rank(), resolve_rank(0, 1), resolve_rank(1), resolve_rank(None, 2), flush=True)
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 print(resolve_rank())
@@ -38,8 +38,13 @@ def job(monkeypatch: pytest.MonkeyPatch, rank: str, world_size: str) -> None:
 
 def test_alone() -> None:
     assert resolve_rank() == (0, 1)
-    assert resolve_rank(0) == (0, 1)
-    assert resolve_rank(None, 4) == (0, 4)
+    assert resolve_rank(None, 1) == (0, 1)
+
+
+@pytest.mark.parametrize(("rank", "world_size", "given"), [(0, None, "rank=0"), (None, 4, "world_size=4")])
+def test_one_number_without_a_job_is_not_enough(rank: int | None, world_size: int | None, given: str) -> None:
+    with pytest.raises(ValueError, match=f"{given} alone: pass both rank and world_size"):
+        resolve_rank(rank, world_size)
 
 
 def test_what_is_passed_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +58,10 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     job(monkeypatch, "2", "8")
     assert resolve_rank() == (2, 8)
     assert resolve_rank(5) == (5, 8)
-    assert resolve_rank(None, 3) == (2, 3)
+    assert resolve_rank(None, 8) == (2, 8)
+    assert resolve_rank(None, 1) == (0, 1)
+    with pytest.raises(ValueError, match="world_size=3, but this job has 8 ranks: pass both"):
+        resolve_rank(None, 3)
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
@@ -80,10 +88,10 @@ def test_variables_that_are_no_numbers(rank: str, world_size: str, monkeypatch: 
         (0, -1, "world_size is -1, and must be at least 1"),
         (4, 4, r"rank is 4, and must be in \[0, 4\), since world_size is 4"),
         (-1, 4, r"rank is -1, and must be in \[0, 4\)"),
-        (1, None, r"rank is 1, and must be in \[0, 1\), since world_size is 1"),
+        (1, 1, r"rank is 1, and must be in \[0, 1\), since world_size is 1"),
     ],
 )
-def test_contradictions(rank: int, world_size: int | None, message: str) -> None:
+def test_contradictions(rank: int, world_size: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         resolve_rank(rank, world_size)
 
@@ -117,4 +125,4 @@ def test_process_group_goes_before_the_environment(tmp_path: Path) -> None:
             member.kill()
     for rank, (member, (out, errors)) in enumerate(zip(members, results, strict=True)):
         assert member.returncode == 0, errors
-        assert out.splitlines() == [f"({rank}, 2) (0, 1) (1, 2) ({rank}, 5)", "(7, 9)"]
+        assert out.splitlines() == [f"({rank}, 2) (0, 1) (1, 2) ({rank}, 2)", "(7, 9)"]

@@ -238,7 +238,7 @@ def test_copies_run_beside_the_computation(dataset: tfr.TFRecordDataset) -> None
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
     batches = [next(iterator) for _ in range(5)]
-    assert not done.query()
+    assert not done.query()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     assert [int(batch["id"][0]) for batch in batches] == [100, 200, 300, 400, 500]
 

@@ -56,7 +56,8 @@ class Failed:
 class Ahead:
     """The batches of the steps 0, 1, ... in this order, of which some are on their way before they are asked for.
 
-    An interrupt (KeyboardInterrupt, say) in any of its methods loses no step and repeats none.
+    For one thread at a time, but for ``num_ready``. After an interrupt (KeyboardInterrupt, say) in ``take`` it must be
+    closed.
 
     Args:
         num_steps: How many there are.
@@ -96,10 +97,10 @@ class Ahead:
         """
         self._note_idle()
         if not self._queue:
-            self._fill(self._depth)
+            self._fill()
         if not self._queue:
             raise CancelledError("the pass was ended before its last batch")
-        began = 0.0 if self._queue[0].advance() else time.monotonic()
+        began = 0.0 if is_ready(self._queue[0]) else time.monotonic()
         batch = failure = None
         try:
             batch = self._queue[0].result()
@@ -122,27 +123,35 @@ class Ahead:
             if all(finished):
                 self.idle_seconds += max(time.monotonic() - max(finished), 0.0)
 
-    def _fill(self, depth: int) -> None:
-        """Let go on what is on its way, and begin as many as are missing."""
-        self._advance()
-        while len(self._queue) < depth and self.step + len(self._queue) < self._num_steps and self._start is not None:
-            self._queue.append(_begun(self._start, self.step + len(self._queue)))
+    def _go_on(self) -> None:
+        if self._queue:  # a signal's handler may have closed it
+            self._queue.popleft()
+            self.step += 1
+            self._advance()
+            self._fill()
 
     def _advance(self) -> None:
         for work in tuple(self._queue):
-            work.advance()
+            is_ready(work)
 
-    def _go_on(self) -> None:
-        self._fill(self._depth + 1)
-        if self._queue:  # a signal's handler may have closed it
-            self.step += 1  # handlers are called after calls, and so never between these two lines
-            self._queue.popleft()
+    def _fill(self) -> None:
+        """Begin as many as are missing."""
+        while len(self._queue) < self._depth and self.step + len(self._queue) < self._num_steps and self._start:
+            self._queue.append(_begun(self._start, self.step + len(self._queue)))
 
     def close(self) -> None:
         """Drop what is on its way, and begin nothing more."""
         self._start = None  # which also lets go of its owner
         while self._queue:
             self._queue.pop().cancel()
+
+
+def is_ready(work: Work) -> bool:
+    """Let work go on; whether it has its result. What goes wrong on the way, ``result`` meets again."""
+    try:
+        return work.advance()
+    except Exception:  # noqa: BLE001
+        return True
 
 
 def _begun(start: Callable[[int], Work], step: int) -> Work:

@@ -26,6 +26,7 @@ def collate(data: Any) -> Any:
         things, such as the tuples of tensors of a transform, what ``default_collate`` makes of them.
 
     Raises:
+        TypeError: ``data`` is a list of batches.
         KeyError: A column is not in all rows.
         RuntimeError: The tensors of a column that is no ragged one differ in shape.
 
@@ -42,6 +43,11 @@ def collate(data: Any) -> Any:
     if isinstance(data, Items):
         return list(data)
     rows = list(data)
+    if rows and isinstance(rows[0], Batch):
+        raise TypeError(
+            "collate: these are whole batches, not records: a TFRecordIterableDataset makes them itself, so the "
+            "DataLoader takes batch_size=None"
+        )
     if rows and all(isinstance(row, Row) for row in rows):
         names = {name: None for row in rows for name in row}
         return _marked(Batch({name: _column(name, rows) for name in names}), rows)

@@ -24,6 +24,10 @@ from torch_tfrecord.reading import Ids, Located, Reader
 from torch_tfrecord.recipe import Recipe
 from torch_tfrecord.records import check_max_faults, check_on_error, verify_level
 
+_NUMBERS_LIKE_A_MASK = (
+    "select was given as many numbers as there are records, all of them 0 or 1, and takes them as the records 0 and 1: if "
+    "a mask was meant, make it bool"
+)
 _NO_EPOCH = (
     "the transform takes a generator, but the indices carry no epoch, so it makes the same random choices in each one: "
     "sample with tfr.RecordSampler, or read through tfr.TFRecordLoader; "
@@ -155,6 +159,8 @@ class TFRecordDataset(Dataset[Any]):
             if chosen.shape != (len(self),):
                 raise IndexError(f"a mask of shape {chosen.shape} for a data set of {len(self):,} records")
             chosen = np.flatnonzero(chosen)
+        elif len(self) > 15 and chosen.shape == (len(self),) and ((chosen == 0) | (chosen == 1)).all():
+            warnings.warn(_NUMBERS_LIKE_A_MASK, stacklevel=2)
         if chosen.ndim != 1:
             raise TypeError(f"select takes a list of numbers or a mask, not an array of shape {chosen.shape}")
         return self._part(as_rows(self._ids(chosen)))

@@ -5,13 +5,13 @@ A *step* is one batch of every rank. Worker w of n takes the steps s of its rank
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.explain_text import format_explanation
 from torch_tfrecord.order import Order, Shuffle, open_order, order_name
 from torch_tfrecord.shard import Share
@@ -169,13 +169,13 @@ def explain(
         tail   the last batch of each rank has 1 row; 2 rows repeat records, so that all ranks read equally many
         check  10 records, each read exactly once, repeated rows aside (every row was enumerated)
     """
-    batch_size = _in_range("batch_size", batch_size, 1)
-    world_size = _in_range("world_size", world_size, 1)
-    num_workers = _in_range("num_workers", num_workers, 0)
+    batch_size = check_integer(batch_size, "batch_size", 1)
+    world_size = check_integer(world_size, "world_size", 1)
+    num_workers = check_integer(num_workers, "num_workers", 0)
     order = open_order(shuffle, num_records, seed=seed, epoch=epoch)
-    start = _in_range("start", start, 0, order.size)
+    start = check_integer(start, "start", 0, order.size)
     shares = [Share(order.size, r, world_size, bool(drop_last), start) for r in range(world_size)]
-    shown = shares if rank is None else [shares[_in_range("rank", rank, 0, world_size - 1)]]
+    shown = shares if rank is None else [shares[check_integer(rank, "rank", 0, world_size - 1)]]
     division = _Division(batch_size, max(num_workers, 1), bool(drop_last))
     ranks = [division.rank_reads(share) for share in shares]
     num_padded = sum(reads.padded for reads in ranks)
@@ -187,8 +187,8 @@ def explain(
     return Explanation(
         num_records=order.size,
         order=order_name(shuffle),
-        seed=operator.index(seed),
-        epoch=operator.index(epoch),
+        seed=check_integer(seed, "seed"),
+        epoch=check_integer(epoch, "epoch"),
         start=start,
         world_size=world_size,
         num_workers=num_workers,
@@ -269,14 +269,6 @@ class _Division:
             for worker in range(self.num_workers if whole else 0):  # numpy refuses enormous rows, even none of them
                 yield positions[:whole].reshape(-1, self.batch_size)[worker :: self.num_workers].ravel()
             yield positions[whole:]
-
-
-def _in_range(name: str, value: int, least: int, most: int | None = None) -> int:
-    number = operator.index(value)
-    if number < least or (most is not None and number > most):
-        bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
-        raise ValueError(f"{name} is {number}, and must be {bounds}")
-    return number
 
 
 def _first_steps(order: Order, shares: list[Share], division: _Division) -> Iterator[StepReads]:

@@ -67,7 +67,7 @@ def open_regular(path: StrPath, what: str, *, folder: str = "") -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, f"a directory stands where {what} is expected", name)
     problem = (
-        f"a pipe or a device stands where {what} is expected (read_records can stream such data, without an index)"
+        f"a pipe or a device stands where {what} is expected (read_records and TFRecordIterableDataset stream such data, without an index)"
     )
     raise OSError(errno.ESPIPE, problem, name)
 

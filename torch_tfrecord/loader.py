@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import weakref
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.drawing import Draw
 from torch_tfrecord.errors import CancelledError
@@ -19,7 +19,7 @@ from torch_tfrecord.explain import Explanation, explain
 from torch_tfrecord.loading import Loading, Options
 from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
 from torch_tfrecord.ranks import resolve_rank
-from torch_tfrecord.shard import Share, check_batch_size
+from torch_tfrecord.shard import Share
 from torch_tfrecord.state import Passes, Source
 from torch_tfrecord.stats import Counts, LoaderStats
 
@@ -101,16 +101,16 @@ class TFRecordLoader:
         device: torch.device | str | int | None = None,
     ) -> None:
         self.dataset = _as_dataset(dataset)
-        self.batch_size = check_batch_size(batch_size)
+        self.batch_size = check_integer(batch_size, "batch_size", 1)
         self.shuffle = check_shuffle(shuffle)
-        self.seed = operator.index(seed)
+        self.seed = check_integer(seed, "seed")
         self.drop_last = drop_last
         self.rank, self.world_size = resolve_rank(rank, world_size)
         self._options = Options(
             batch_size=self.batch_size,
             drop_last=drop_last,
-            num_threads=None if num_threads is None else _at_least_1(num_threads, "num_threads"),
-            prefetch=_at_least_1(prefetch, "prefetch"),
+            num_threads=None if num_threads is None else check_integer(num_threads, "num_threads", 1),
+            prefetch=check_integer(prefetch, "prefetch", 1),
             pin_memory=pin_memory,
             device=None if device is None else torch.device(device),
         )
@@ -230,7 +230,8 @@ class TFRecordLoader:
 class LoaderIterator(Iterator[Any]):
     """One pass of a `TFRecordLoader`, in the process that made it. It ends when it is dropped.
 
-    Several threads may take batches of it.
+    Several threads may take batches of it. KeyboardInterrupt and its like in ``next`` end the pass, too; the state of
+    the loader then counts what ``next`` has returned.
 
     Args:
         passes: The passes of the loader.
@@ -242,7 +243,8 @@ class LoaderIterator(Iterator[Any]):
         self._open_pass = open_pass
         self._pid = os.getpid()
         self._lock = threading.RLock()  # reentrant: a signal's handler may close the loader
-        self._number = self._epoch = -1
+        self._number, self._epoch, self._start = -1, 0, 0  # as ``passes.begin`` gives them
+        self._position: int | None = None  # that all ranks have reached with the batch delivered last
         self._loading: Loading | None = None
         self._stage = "new"  # then "at work", and at last "ended" or "closed"
 
@@ -253,42 +255,50 @@ class LoaderIterator(Iterator[Any]):
         return 0 if loading is None or self._is_foreign() else loading.num_ready
 
     def __next__(self) -> Any:
+        position = self._position
         if self._is_foreign():
             raise RuntimeError(
                 "this iterator belongs to the process that this one was forked from: make a new one here"
             )
-        with self._lock:
-            try:
-                taken = self._take()
-            except Exception:
-                if self._stage != "closed":
-                    raise
-                taken = None
-            if self._stage == "closed":
-                raise CancelledError("the loader was closed before this pass had come to its end")
-            if taken is None:
-                raise StopIteration
-            position, batch = taken
-            self._passes.deliver(self._number, self._epoch, position)
-            return batch
+        try:
+            with self._lock:
+                return self._next()
+        except Exception:
+            raise
+        except BaseException:  # KeyboardInterrupt, say: nobody knows what is half done, and no batch is returned
+            self.close(wait=False)
+            self._passes.deliver(self._number, self._epoch, self._start if position is None else position)
+            raise
 
-    def _take(self) -> tuple[int, Any] | None:
+    def _next(self) -> Any:
         if self._stage == "new":
             self._begin()
         loading = self._loading
-        taken = None if loading is None else loading.take()
-        if taken is None and self._stage == "at work":
-            self._end("ended", wait=True)
-            self._passes.finish(self._number)
-        return taken
+        try:
+            taken = None if loading is None else loading.take()
+        except Exception:
+            if self._stage != "closed":
+                raise
+        if self._stage == "closed":
+            raise CancelledError("this pass was ended before its last batch: the loader was closed, or interrupted")
+        if taken is None:
+            self._finish()
+            raise StopIteration
+        self._position, batch = taken
+        self._passes.deliver(self._number, self._epoch, self._position)
+        return batch
 
     def _begin(self) -> None:
         with _beginning:
-            epoch, start = self._passes.next
-            self._loading = self._open_pass(epoch, start)
-            self._number, self._epoch, _ = self._passes.begin()
+            self._loading = self._open_pass(*self._passes.next)
+            self._number, self._epoch, self._start = self._passes.begin()
             if self._stage == "new":
                 self._stage = "at work"
+
+    def _finish(self) -> None:
+        if self._stage == "at work":
+            self._end("ended", wait=True)
+            self._passes.finish(self._number)
 
     def _is_foreign(self) -> bool:
         return self._pid != os.getpid()
@@ -333,10 +343,3 @@ def _as_dataset(dataset: Any) -> TFRecordDataset:
     elif isinstance(dataset, TFRecordDataset | Subset):
         advice = "put what its class does into transform=, or use torch's DataLoader with tfr.collate"
     raise TypeError(f"TFRecordLoader reads a TFRecordDataset, or a Subset of one, not {kind.__name__}: {advice}")
-
-
-def _at_least_1(number: int, name: str) -> int:
-    value = operator.index(number)
-    if value < 1:
-        raise ValueError(f"{name} is {number}, and must be at least 1")
-    return value

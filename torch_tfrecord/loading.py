@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from torch_tfrecord.ahead import Ahead, Work
+from torch_tfrecord.ahead import Ahead, Work, is_ready
 from torch_tfrecord.collation import collate
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.decode import Decoding
@@ -75,17 +75,15 @@ class Loading:
             rows = min(self._num_batches * self._batch_size, self._share.rows)
             self._count(dropped=self._share.size - self._share.position_after(rows))
             return None
-        num_bytes = 0
         try:
             batch = self._ahead.take()
         finally:
-            if self._ahead.step > step:  # as after an error, but not after an interrupt
-                num_bytes = self._num_bytes.pop(step, 0)
+            num_bytes = self._num_bytes.pop(step, 0)
         coming = self._ahead.head
-        if isinstance(coming, Moved) and coming.advance():
+        if isinstance(coming, Moved) and is_ready(coming):
             coming.send()
         begin, end = self._share.batch(step, self._batch_size)
-        padded = int(self._share.valid(begin, end) is not None)
+        padded = self._share.num_padded if end == self._share.rows else 0
         self._count(batches=1, records=end - begin, bytes=num_bytes, padded=padded)
         return self._share.position_after(end), batch
 
@@ -165,7 +163,7 @@ def _can_pin(wanted: bool | None) -> bool:
         # In a worker batches go to shared memory, and a forked process must not touch CUDA if its parent did.
         return get_worker_info() is None and torch.cuda.is_available() and not _in_bad_fork()
     if wanted and not torch.cuda.is_available():
-        warnings.warn("pin_memory is True, but there is no CUDA device: batches are not pinned", stacklevel=5)
+        warnings.warn("pin_memory is True, but there is no CUDA device: batches are not pinned", stacklevel=7)
         return False
     return wanted
 

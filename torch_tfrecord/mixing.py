@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 
 import numpy as np
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.order import Shuffle, open_order
 
 MAX_SIZE = 10_000_000
@@ -56,7 +56,7 @@ def measure_mixing(shuffle: Shuffle, size: int, *, seed: int = 0, epoch: int = 0
         >>> round(mixing.neighbours, 3), round(mixing.displacement, 3)
         (0.03, 0.022)
     """
-    size = operator.index(size)
+    size = check_integer(size, "size")
     if size > MAX_SIZE:
         raise ValueError(f"the mixing of {size} records would take too much memory; measure at most {MAX_SIZE}")
     order = open_order(shuffle, size, seed=seed, epoch=epoch)

@@ -25,13 +25,13 @@ with arbitrary finite domains", 2002). An order never changes: one that did woul
 from __future__ import annotations
 
 import hashlib
-import operator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.native import core
 
 if TYPE_CHECKING:
@@ -44,13 +44,6 @@ _TABLE = 65_536  # numbers up to which a permutation is kept as a table; part of
 _ROUNDS = 8  # of the Feistel network (statistics find fault with up to 5); part of the orders' definition
 _CHUNK = 65_536  # positions that a queue draws at a time, and so bounds memory
 _SKIP = 2**24  # draws a call, so that replay can be interrupted
-
-
-def _at_least(least: int, value: int, name: str) -> int:
-    number = operator.index(value)
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, but is {number}")
-    return number
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,7 @@ class BlockShuffle:
 
     def __post_init__(self) -> None:
         for name in ("block_size", "window"):
-            object.__setattr__(self, name, _at_least(1, getattr(self, name), f"BlockShuffle: {name}"))
+            object.__setattr__(self, name, check_integer(getattr(self, name), f"BlockShuffle: {name}", 1))
 
 
 @dataclass(frozen=True)
@@ -130,7 +123,7 @@ class QueueShuffle:
 
     def __post_init__(self) -> None:
         for name, least in (("capacity", 1), ("min_after_dequeue", 0)):
-            object.__setattr__(self, name, _at_least(least, getattr(self, name), f"QueueShuffle: {name}"))
+            object.__setattr__(self, name, check_integer(getattr(self, name), f"QueueShuffle: {name}", least))
         if self.capacity <= self.min_after_dequeue:
             raise ValueError(
                 f"QueueShuffle: capacity {self.capacity} must be bigger than min_after_dequeue "
@@ -194,10 +187,12 @@ def open_order(shuffle: Shuffle, size: int, *, seed: int, epoch: int) -> Order:
         [597190454961, 20616726876, 184923202897]
     """
     shuffle = check_shuffle(shuffle)
-    size = _at_least(0, size, "the number of records")
+    size = check_integer(size, "the number of records", 0)
     if size > MAX_RECORDS:
         raise ValueError(f"an order has at most 2**62 records, not {size}")
-    key = _Key(f"{order_name(shuffle)} seed={operator.index(seed)} epoch={operator.index(epoch)} size={size}")
+    key = _Key(
+        f"{order_name(shuffle)} seed={check_integer(seed, 'seed')} epoch={check_integer(epoch, 'epoch')} size={size}"
+    )
     if isinstance(shuffle, BlockShuffle):
         return _BlockOrder(shuffle, size, key)
     if isinstance(shuffle, QueueShuffle):

@@ -1,8 +1,12 @@
-"""The thread that makes batches which need Python: images, transforms and parsers of the user's."""
+"""The thread that makes batches which need Python: images, transforms and parsers of the user's.
+
+An interrupt (KeyboardInterrupt, say) may come anywhere in the thread that takes batches. So that none leaves a lock
+held, there are no locks here but the one that an unmade batch is, and no ``threading.Condition`` or ``Event``.
+"""
 
 from __future__ import annotations
 
-import collections
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +15,7 @@ from typing import Any
 from torch_tfrecord.errors import CancelledError
 
 _LOOK_UP = 0.1  # seconds after which an idle thread asks whether anybody still wants it
+_LOOK_AFTER = 1.0  # seconds after which one who waits asks whether the thread is there
 
 
 class Called:
@@ -20,7 +25,8 @@ class Called:
         self.finished_at = 0.0
         self._thread = thread
         self._function: Callable[[], Any] | None = function
-        self._done = threading.Event()
+        self._unmade = threading.Lock()
+        self._unmade.acquire()
         self._batch: Any = None
         self._error: Exception | None = None
 
@@ -31,20 +37,24 @@ class Called:
         self._finish()
         del self  # as in ``result``
 
+    def drop(self) -> None:
+        """It will not be made."""
+        self._error = CancelledError("this batch was dropped before it was made")
+        self._finish()
+
     def _finish(self) -> None:
         self._function = None
         self.finished_at = time.monotonic()
-        self._done.set()
+        self._unmade.release()
 
     def advance(self) -> bool:
         """Whether the thread is done with it."""
-        return self._done.is_set()
+        return self.finished_at > 0
 
     def result(self) -> Any:
         """Wait for the batch."""
-        if not self._done.is_set():
+        while not self.finished_at and not self._unmade.acquire(timeout=_LOOK_AFTER):
             self._thread.attend()
-            self._done.wait()
         try:
             if self._error is not None:
                 raise self._error
@@ -55,22 +65,16 @@ class Called:
     def cancel(self) -> None:
         """Nothing: the thread drops what it has not begun when it is closed."""
 
-    def drop(self) -> None:
-        """It will not be made."""
-        self._error = CancelledError("this batch was dropped before it was made")
-        self._finish()
-
 
 class PythonThread:
     """One thread for what only Python can do. One, so that transforms are called in order, and never at the same time.
 
     It starts with the first call, and ends by ``close``. The interpreter waits for it when it exits, so it ends as well
-    when the thread that takes its batches has ended; if another thread then goes on to take them, it starts again.
+    when the main thread and the one that takes batches have ended. One thread at a time may call the methods.
     """
 
     def __init__(self) -> None:
-        self._calls: collections.deque[Called] = collections.deque()
-        self._changed = threading.Condition()  # reentrant: garbage may be collected, and close this, at any moment
+        self._calls: queue.SimpleQueue[Called | None] = queue.SimpleQueue()  # None: look up
         self._thread: threading.Thread | None = None
         self._consumer = threading.current_thread()
         self._closed = False
@@ -78,40 +82,34 @@ class PythonThread:
     def call(self, function: Callable[[], Any]) -> Called:
         """Call a function after those that came before."""
         call = Called(self, function)
-        with self._changed:
-            if self._closed:
-                call.drop()
-                return call
-            self.attend()
-            self._calls.append(call)
-            self._changed.notify()
+        self.attend()
+        self._calls.put(call)
+        if self._closed:
+            self._drop_all()
         return call
 
     def attend(self) -> None:
-        """Note who takes the batches, and see that the thread is at work."""
-        with self._changed:
-            self._consumer = threading.current_thread()
-            if self._thread is None and not self._closed:
-                # A daemon would be stopped by the exit of the interpreter anywhere, even inside torch.
-                thread = threading.Thread(target=self._run, name="torch_tfrecord", daemon=False)
-                thread.start()
-                self._thread = thread
+        """Note who takes the batches, and see that the thread is there."""
+        self._consumer = threading.current_thread()
+        if not self._closed and (self._thread is None or not self._thread.is_alive()):
+            # A daemon would be stopped by the exit of the interpreter anywhere, even inside torch.
+            thread = threading.Thread(target=self._run, name="torch_tfrecord", daemon=False)
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
-        while (call := self._next()) is not None:
-            call.run()
+        while self._is_wanted():
+            try:
+                call = self._calls.get(timeout=_LOOK_UP)
+            except queue.Empty:
+                continue
+            if call is not None:
+                call.run()
             del call  # with its batch, which belongs to the consumer
 
-    def _next(self) -> Called | None:
-        with self._changed:
-            while not self._closed and self._is_wanted():
-                if self._calls:
-                    return self._calls.popleft()
-                self._changed.wait(_LOOK_UP)
-            self._thread = None
-            return None
-
     def _is_wanted(self) -> bool:
+        if self._closed:
+            return False
         consumer = self._consumer
         return threading.main_thread().is_alive() or (consumer.is_alive() and not consumer.daemon)
 
@@ -121,14 +119,21 @@ class PythonThread:
         Args:
             wait: Whether to wait for that.
         """
-        with self._changed:
-            self._closed = True
-            while self._calls:
-                self._calls.popleft().drop()
-            self._changed.notify()
-            thread = self._thread
+        self._closed = True
+        self._drop_all()
+        self._calls.put(None)
+        thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def _drop_all(self) -> None:
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            if call is not None:
+                call.drop()
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import operator
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from torch.utils.data import ConcatDataset, DistributedSampler, Subset
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.drawing import SampledIndex
 from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
@@ -80,7 +80,7 @@ class RecordSampler(DistributedSampler[Any]):
             num_replicas=num_replicas,
             rank=rank,
             shuffle=bool(shuffle),
-            seed=operator.index(seed),
+            seed=check_integer(seed, "seed"),
             drop_last=drop_last,
         )
         share = self._share()

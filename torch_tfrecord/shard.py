@@ -7,7 +7,6 @@ batch size only. All ranks have equally many rows, hence equally many batches, s
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,16 +98,3 @@ class Share:
     def position_after(self, rows: int) -> int:
         """The position that all ranks together have reached when each has read so many rows, or all it has."""
         return min(self.start + min(rows, self.rows) * self.world_size, max(self.size, self.start))
-
-
-def check_batch_size(batch_size: int) -> int:
-    """A batch size, checked.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is below 1.
-    """
-    size = operator.index(batch_size)
-    if size < 1:
-        raise ValueError(f"batch_size is {batch_size}, and must be at least 1")
-    return size

@@ -15,10 +15,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.errors import StateError
 
 STATE_VERSION = 1
-_MAX_EPOCH = 2**62
+MAX_EPOCH = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,7 @@ class Source:
         if not isinstance(state, Mapping):
             raise StateError(f"a state is a dict, not {type(state).__name__}")
         if state.get("version") != STATE_VERSION:
-            found = repr(state["version"]) if "version" in state else f"none, but the keys {list(state)[:8]}"
-            raise StateError(f"this is no state of version {STATE_VERSION}: its version is {found}")
+            raise StateError(_no_state(state))
         advice = "start without the state, or give the reader what it was saved with"
         if state.get("order") != self.order:
             raise StateError(f"the state was saved in order {state.get('order')!r}, this is {self.order!r}: {advice}")
@@ -67,11 +67,21 @@ class Source:
             found = f"{was} records then, {now} now" if was != now else "the same number of records, other content"
             raise StateError(f"the state was saved of other data: {found}; {advice}")
         seed, epoch, position = (_integer(state, name) for name in ("seed", "epoch", "position"))
-        if not 0 <= epoch <= _MAX_EPOCH:
+        if not 0 <= epoch <= MAX_EPOCH:
             raise StateError(f"the state's epoch is {epoch}")
         if not 0 <= position <= self.num_records:
             raise StateError(f"the state's position is {position}, outside [0, {self.num_records}]")
         return seed, epoch, position
+
+
+def _no_state(state: Mapping[str, Any]) -> str:
+    start = f"this is no state of version {STATE_VERSION}"
+    if "version" in state:
+        return f"{start}: its version is {state['version']!r}"
+    inside = [key for key, value in state.items() if isinstance(value, Mapping) and "position" in value]
+    if inside:
+        return f"{start}, but there is one under {inside[0]!r}: pass that"
+    return f"{start}, but a dict of {', '.join(map(repr, list(state)[:8])) or 'nothing'}"
 
 
 def _integer(state: Mapping[str, Any], name: str) -> int:
@@ -79,21 +89,6 @@ def _integer(state: Mapping[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise StateError(f"the state's {name} is {value!r}, not an integer")
     return value
-
-
-def check_epoch(epoch: int) -> int:
-    """An epoch's number, checked.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is negative or absurdly large.
-    """
-    if isinstance(epoch, bool) or not hasattr(epoch, "__index__"):
-        raise TypeError(f"epoch is {epoch!r}, not an integer")
-    number = epoch.__index__()
-    if not 0 <= number <= _MAX_EPOCH:
-        raise ValueError(f"epoch is {number}, and must be in [0, 2**62]")
-    return number
 
 
 class Passes:
@@ -141,7 +136,7 @@ class Passes:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass read this epoch: from its start, or from where a state of it was loaded."""
-        epoch = check_epoch(epoch)
+        epoch = check_integer(epoch, "epoch", 0, MAX_EPOCH)
         if self.next[0] != epoch:
             self._next[:] = epoch, 0
         self.state, self.newest = self.next, None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from torch_tfrecord.checks import check_integer
 from torch_tfrecord.dataset import TFRecordDataset
 from torch_tfrecord.drawing import Draw, Indices
 from torch_tfrecord.epochs import Begun, Board
@@ -21,7 +21,7 @@ from torch_tfrecord.paths import Paths
 from torch_tfrecord.ranks import resolve_rank
 from torch_tfrecord.recipe import Recipe
 from torch_tfrecord.records import check_max_faults, check_on_error, verify_level
-from torch_tfrecord.shard import Share, check_batch_size
+from torch_tfrecord.shard import Share
 from torch_tfrecord.state import Passes, Source
 from torch_tfrecord.steps import Pass, Steps
 from torch_tfrecord.unindexed import Unindexed, is_unindexable
@@ -43,8 +43,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
     from nothing but its own states with ``num_workers=0``.
 
     Input without an index, that is a pipe, or files with ``index=False``, is read in the order in which it comes, by
-    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone. Standard input cannot be read by
-    workers.
+    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone.
 
     Args:
         paths: As for `TFRecordDataset`.
@@ -108,7 +107,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         verify_level(verify)
         check_on_error(on_error)
         check_max_faults(max_faults, on_error)
-        self.batch_size = check_batch_size(batch_size)
+        self.batch_size = check_integer(batch_size, "batch_size", 1)
         self.shuffle = check_shuffle(shuffle)
         self.drop_last = bool(drop_last)
         self.rank, self.world_size = resolve_rank(rank, world_size)
@@ -132,7 +131,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
             )
             if subset is not None:
                 self.dataset = self.dataset.select(subset)
-        self._board = Board(operator.index(seed))
+        self._board = Board(check_integer(seed, "seed"))
         self._passes = Passes(self._board)  # those of this process
         self._seen = 0  # passes that workers had begun when this process last said which one is the newest
         self._steps: Steps | None = None  # in a worker: its part of the newest pass

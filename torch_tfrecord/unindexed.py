@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from torch.utils.data import get_worker_info
 
 from torch_tfrecord.collation import collate
 from torch_tfrecord.decode import Origin
@@ -55,8 +54,6 @@ class Unindexed:
         self._verify = verify_level(verify)
         self._skip = on_error == "skip"
         self._max_faults = max_faults
-        # Such names may mean another file in each process.
-        self._found = {path: _identity(path) for path in self._paths if path.startswith(("/dev/", "/proc/"))}
 
     def batches(self, draw: Draw, batch_size: int, *, drop_last: bool) -> Iterator[Any]:
         """Batches of a pass. What goes wrong raises after all whole records before it, in a short batch if need be.
@@ -72,9 +69,7 @@ class Unindexed:
         Raises:
             DataLossError: The input is damaged or cut short.
             ParseError: A record does not fit the features.
-            ValueError: This is a worker, where the name of the input means another file.
         """
-        self._check_process()
         reading = RecordIterator(self._paths, verify=self._verify, skip=self._skip, max_faults=self._max_faults)
         with reading as records:
             self.faults = records.faults
@@ -98,26 +93,6 @@ class Unindexed:
     def _located(self, begin: int, payloads: list[bytes]) -> Located:
         ids: Ids = np.arange(begin, begin + len(payloads), dtype=np.int64)
         return Located(ids, payloads, lambda row: Origin(begin + row, self._name, None, lambda: payloads[row]))
-
-    def _check_process(self) -> None:
-        """In a worker, whose standard input is empty, ``/dev/stdin`` must not pass for an empty file."""
-        if get_worker_info() is None:
-            return
-        for path, found in self._found.items():
-            if _identity(path) != found:
-                advice = "use num_workers=0, or a pipe that has a name (os.mkfifo)"
-                raise ValueError(
-                    f"{path} is another file in a worker process than in the one that started it: {advice}"
-                )
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of a file; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _take(records: Iterator[bytes], count: int) -> tuple[list[bytes], Exception | None]:
