@@ -25,8 +25,8 @@ from torch_tfrecord.recipe import Recipe
 from torch_tfrecord.records import check_max_faults, check_on_error, verify_level
 
 _NUMBERS_LIKE_A_MASK = (
-    "select was given as many numbers as there are records, all of them 0 or 1, and takes them as the records 0 and 1: if "
-    "a mask was meant, make it bool"
+    "select was given as many numbers as there are records, all of them 0 or 1, and takes them as the records 0 and 1: "
+    "if a mask was meant, make it bool"
 )
 _NO_EPOCH = (
     "the transform takes a generator, but the indices carry no epoch, so it makes the same random choices in each one: "

@@ -16,7 +16,7 @@ from PIL.Image import Image
 
 from torch_tfrecord.arena import allocate
 from torch_tfrecord.batch import Batch
-from torch_tfrecord.errors import ParseError, TFRecordError
+from torch_tfrecord.errors import ParseError
 from torch_tfrecord.faults import frame_error, payload_problem
 from torch_tfrecord.images import decode_into, image_shape, in_threads, open_image
 from torch_tfrecord.native import core
@@ -157,7 +157,7 @@ class Decoding:
         if self._target is None and self._job.done():
             try:
                 self._start_fill()
-            except (TFRecordError, MemoryError):
+            except Exception:  # noqa: BLE001
                 return True  # result meets it again; memory may have been freed by then
         return self._job.done()
 
@@ -179,8 +179,11 @@ class Decoding:
 
     @property
     def finished_at(self) -> float:
-        """Seconds of ``time.monotonic()`` when the native threads had done their work; 0.0 before."""
-        return 0.0 if self._target is None else self._job.finished_at
+        """Seconds of ``time.monotonic()`` when the native threads had done all they could; 0.0 while they work.
+
+        Where the plan is not sized, they stop in the middle: when they have measured, they wait for ``advance``.
+        """
+        return self._job.finished_at
 
     def _start_fill(self) -> None:
         """Where the plan is not sized, this waits for the measure."""

@@ -66,9 +66,8 @@ def open_regular(path: StrPath, what: str, *, folder: str = "") -> int:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, f"a directory stands where {what} is expected", name)
-    problem = (
-        f"a pipe or a device stands where {what} is expected (read_records and TFRecordIterableDataset stream such data, without an index)"
-    )
+    others = "read_records and TFRecordIterableDataset stream such data, without an index"
+    problem = f"a pipe or a device stands where {what} is expected ({others})"
     raise OSError(errno.ESPIPE, problem, name)
 
 

@@ -58,7 +58,10 @@ class Loading:
         self._transfer = None if options.device is None else Transfer(options.device)
         self._thread = None if dataset.recipe.is_native else PythonThread()
         self._num_batches = share.num_batches(options.batch_size, drop_last=options.drop_last)
-        self._ahead = Ahead(self._num_batches, self._start, options.prefetch)
+        # A batch with ragged columns is begun one step earlier, since its memory can be had only when it was measured.
+        self._prefetch = options.prefetch
+        early = self._thread is None and not dataset.recipe.plan.sized
+        self._ahead = Ahead(self._num_batches, self._start, options.prefetch + early)
         self._counts = counts
         self._num_bytes: dict[int, int] = {}  # of batches on their way, by step
         self._waited = (0.0, 0.0)  # idle and wait seconds of ``_ahead`` that are in the counts
@@ -66,7 +69,7 @@ class Loading:
     @property
     def num_ready(self) -> int:
         """Batches that are made and wait to be taken. Any thread may ask, at any time."""
-        return self._ahead.num_ready
+        return min(self._ahead.num_ready, self._prefetch)
 
     def take(self) -> tuple[int, Any] | None:
         """The next batch, and the position that all ranks have reached with it; None if there are no more."""

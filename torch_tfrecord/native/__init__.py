@@ -26,10 +26,10 @@ elif backend == "native":
     except ImportError as error:
         here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         raise ImportError(
-            f"the native core of torch_tfrecord cannot be imported ({error}). The package was taken from {here}: if that "
-            "is its source tree, and it was installed elsewhere, change to another folder. Else build the core with `pip "
-            "install .`, or in a source tree with `python setup.py build_ext --inplace`, which need a C++17 compiler. To "
-            "do without it, at a fraction of the speed, set TORCH_TFRECORD_BACKEND=python."
+            f"the native core of torch_tfrecord cannot be imported ({error}). The package was taken from {here}: if "
+            "that is its source tree, and it was installed elsewhere, change to another folder. Else build the core "
+            "with `pip install .`, or in a source tree with `python setup.py build_ext --inplace`, which need a C++17 "
+            "compiler. To do without it, at a fraction of the speed, set TORCH_TFRECORD_BACKEND=python."
         ) from error
 elif backend == "python":
     from torch_tfrecord.native import reference as core
