@@ -10,7 +10,7 @@ from torch_tfrecord import __version__
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no public name
 
-_PATHS_HELP = "a file, a directory, a glob pattern, or name@N for name-00000-of-0000N and its brothers"
+_PATHS_HELP = "a file, a directory, a glob pattern, or name@N for the N shards name-00000-of-0000N and on"
 _INDEX_OR_PATHS_HELP = f"an index file; or {_PATHS_HELP}"
 _EPILOG = (
     "A path that exists is taken literally. Of a directory, and of what a pattern matches, all files are taken, "

@@ -16,6 +16,7 @@ from torch_tfrecord.errors import StaleIndexError
 from torch_tfrecord.faults import FRAME_OVERHEAD
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.index_arrays import array_checksums
+from torch_tfrecord.index_check import missing_records
 from torch_tfrecord.index_data import IndexData, sample_positions
 from torch_tfrecord.index_file import check_target
 from torch_tfrecord.index_scan import lengths_digest, open_shard, read_samples, scan_shards
@@ -165,7 +166,7 @@ def _positions(foreign: ForeignIndex, scan: ShardScan) -> Int64s:
             "its offsets do not ascend, so it is of another order of records, which no index keeps: sort its lines"
         )
     elif len(offsets):
-        problem = _mismatch(foreign, scan, found)
+        problem = _mismatch(foreign, scan)
     if problem is None:
         return found
     if scan.errors:
@@ -176,24 +177,21 @@ def _positions(foreign: ForeignIndex, scan: ShardScan) -> Int64s:
     raise StaleIndexError(f"{start}: {problem}. Make one from the data: tfrecord-index build")
 
 
-def _mismatch(foreign: ForeignIndex, scan: ShardScan, found: Int64s) -> str | None:
+def _mismatch(foreign: ForeignIndex, scan: ShardScan) -> str | None:
     """The first entry that is no record of the data."""
-    inside = found.clip(max=max(len(scan.offsets) - 1, 0))
-    starts = scan.offsets[inside] if len(scan.offsets) else np.full(len(found), -1)
-    wrong = starts != foreign.offsets
-    if not wrong.any() and foreign.sizes is not None:
-        wrong = scan.lengths[inside] + FRAME_OVERHEAD != foreign.sizes
-    if not wrong.any():
+    missing = missing_records(scan, foreign.offsets, None)
+    if not missing.any() and foreign.sizes is not None:
+        missing = missing_records(scan, foreign.offsets, foreign.sizes - FRAME_OVERHEAD)
+    if not missing.any():
         return None
-    first = int(np.argmax(wrong))
+    first = int(np.argmax(missing))
     offset = int(foreign.offsets[first])
     size = "" if foreign.sizes is None else f" of {number(int(foreign.sizes[first]), 'byte')}"
     entry = f"entry {first} names a record{size} at byte {offset:,}, where"
     if offset >= scan.shard.stream_bytes:
         return f"{entry} the data has ended: it has {scan.shard.stream_bytes:,} bytes"
-    if not len(scan.offsets) or int(starts[first]) != offset:
-        return f"{entry} none begins"
-    return f"{entry} one of {int(scan.lengths[inside[first]]) + FRAME_OVERHEAD:,} bytes begins"
+    there = scan.lengths[scan.offsets == offset]
+    return f"{entry} one of {int(there[0]) + FRAME_OVERHEAD:,} bytes begins" if len(there) else f"{entry} none begins"
 
 
 def _choose(scan: ShardScan, positions: Int64s) -> ShardScan:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,20 +12,19 @@ from index_tools import EXIT_DAMAGED, EXIT_OK, EXIT_USAGE
 from index_tools.show import is_index
 from index_tools.streams import open_stream
 from index_tools.text import REASONS, format_bytes, number, with_flags, write_json, write_lines
-from torch_tfrecord.errors import TFRecordError
+from torch_tfrecord.errors import StaleIndexError, TFRecordError
 from torch_tfrecord.faults import NOT_A_TFRECORD, RecordFault
 from torch_tfrecord.index import RecordIndex
-from torch_tfrecord.index_scan import ShardScan, scan_shard
+from torch_tfrecord.index_check import holds, missing_records
+from torch_tfrecord.index_scan import MAX_THREADS, ShardScan, run_on_shards, scan_shard
 from torch_tfrecord.inflated import inflate_limit
 from torch_tfrecord.paths import expand_paths
-from torch_tfrecord.progress import ProgressMeter
 from torch_tfrecord.repair import Saved, salvage
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-_MAX_THREADS = 32
 _MORE_BEHIND = {
     "length_crc",
     "truncated_payload",
@@ -75,7 +72,13 @@ def verify(options: argparse.Namespace) -> int:
     """Read files whole and report all damage."""
     tasks = [task for path in options.paths for task in _tasks(path)]
     progress = not options.quiet and not options.json
-    results = _run(tasks, options.threads or _MAX_THREADS, progress=progress)
+    results = run_on_shards(
+        lambda number, advance: _verify_file(tasks[number], advance),
+        [_size(task.path) for task in tasks],
+        progress=progress,
+        title="verifying",
+        max_threads=options.threads or MAX_THREADS,
+    )
     damaged = any(result.faults or result.index_problem for result in results)
     unread = any(result.error for result in results)
     status = EXIT_DAMAGED if damaged else EXIT_USAGE if unread else EXIT_OK
@@ -92,32 +95,6 @@ def _tasks(path: str) -> Iterator[_Task]:
         yield from (_Task(name, index, shard) for shard, name in enumerate(index.paths))
     else:
         yield from map(_Task, expand_paths(path))
-
-
-def _run(tasks: Sequence[_Task], threads: int, *, progress: bool) -> list[_Result]:
-    """Verify files on threads, and show how far that has come."""
-    stop = threading.Event()
-    done = [0] * len(tasks)
-
-    def run(i: int) -> _Result:
-        def advance(count: int) -> bool:
-            done[i] += count
-            return stop.is_set()
-
-        return _verify_file(tasks[i], advance)
-
-    pool = concurrent.futures.ThreadPoolExecutor(max(min(threads, len(tasks)), 1), thread_name_prefix="tfrecord-verify")
-    try:
-        with ProgressMeter(progress, sum(_size(task.path) for task in tasks), "verifying") as meter:
-            futures = [pool.submit(run, i) for i in range(len(tasks))]
-            waiting = set(futures)
-            while waiting:
-                _, waiting = concurrent.futures.wait(waiting, timeout=meter.interval_seconds)
-                meter.update(sum(done))
-            return [future.result() for future in futures]
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
 
 
 def _size(path: str) -> int:
@@ -164,23 +141,20 @@ def _search_behind(end: RecordFault, result: _Result) -> None:
 
 def _compare(scan: ShardScan, index: RecordIndex, shard: int) -> str | None:
     """Why an index does not describe what was found in a file; None if it does. It may leave records out."""
-    records = index.records_in(shard)
-    offsets = index.offsets[records.start : records.stop]
-    lengths = index.lengths[records.start : records.stop]
+    try:
+        said = index.scan_of(shard, scan.shard.path)
+    except StaleIndexError as error:
+        return str(error)
+    offsets, lengths = said.offsets, said.lengths
     if scan.shard.size != index.shard_bytes[shard]:
         return f"the index was made when the file had {index.shard_bytes[shard]:,} bytes"
-    if not len(offsets):
-        return None
-    found = np.searchsorted(scan.offsets, offsets).clip(max=max(len(scan.offsets) - 1, 0))
-    if not len(scan.offsets):
-        wrong = np.ones(len(offsets), np.bool_)
-    else:
-        wrong = (scan.offsets[found] != offsets) | (scan.lengths[found] != lengths)
-    if not wrong.any():
-        return None
-    first = int(np.argmax(wrong))
+    missing = missing_records(scan, offsets, lengths)
+    if not missing.any():
+        same = holds(scan, said.shard, offsets, lengths)
+        return None if same else "the file has other content now than when the index was made"
+    first = int(np.argmax(missing))
     place = f"{lengths[first]:,} bytes at byte {offsets[first]}"
-    return f"{number(int(wrong.sum()), 'record')} of the index cannot be read where it says, first of them {place}"
+    return f"{number(int(missing.sum()), 'record')} of the index cannot be read where it says, first of them {place}"
 
 
 def _in_words(fault: RecordFault, error: TFRecordError, *, compressed: bool) -> str:

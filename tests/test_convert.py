@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from record_files import flip, frames, starts, write_file
 
 import torch_tfrecord as tfr
 from index_tools.__main__ import main
+from torch_tfrecord.errors import DataLossError, StaleIndexError
 from torch_tfrecord.index import RecordIndex
 
 PAYLOADS = [b"record %d" % i * (i % 3 + 1) for i in range(40)]
@@ -150,9 +153,31 @@ def test_subsets_stay_subsets(
     assert convert(text, "--data", data, "-o", output, "--quiet") == 0
     assert records(output, data) == [PAYLOADS[i] for i in chosen]
     assert main(["verify", str(output)]) == 0
+    RecordIndex.open(output).verify()
     if kind == "none":
         assert convert(output, "-o", tmp_path / "back.idx", "--quiet") == 0
         assert (tmp_path / "back.idx").read_text() == text.read_text()
+    capsys.readouterr()
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "payload": lambda whole: flip(whole, starts(PAYLOADS)[3] + 12),  # of a record in the index
+    "payload elsewhere": lambda whole: flip(whole, starts(PAYLOADS)[4] + 12),
+    "other payload": lambda whole: whole.replace(frames([PAYLOADS[3]]), frames([b"x" * len(PAYLOADS[3])])),
+    "other places": lambda whole: frames([*PAYLOADS[:2], PAYLOADS[3], PAYLOADS[2], *PAYLOADS[4:]]),
+    "longer": lambda whole: whole + frames([b"more"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_subset_of_changed_data(change: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, output = write_lines(tmp_path / "a.idx", LINES[3:40:12]), tmp_path / "i.tfrindex"
+    assert convert(text, "--data", data, "-o", output, "--quiet") == 0
+    index = RecordIndex.open(output)
+    data.write_bytes(CHANGES[change](data.read_bytes()))
+    with pytest.raises(DataLossError if change.startswith("payload") else StaleIndexError, match=re.escape(str(data))):
+        index.verify()
+    assert main(["verify", str(output)]) == 1
     capsys.readouterr()
 
 

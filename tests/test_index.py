@@ -206,6 +206,17 @@ def test_flip_at_every_byte(path: Path) -> None:
                 quick.verify()
 
 
+def test_damage_that_was_mended_is_another_file(path: Path) -> None:
+    """The index has some of the records of the mended file, but not because somebody chose them."""
+    whole = frames(PAYLOADS)
+    path.write_bytes(flip(whole, starts(PAYLOADS)[2] - 5))
+    index = RecordIndex.build(path, verify="all", on_error="skip")
+    index.verify()
+    path.write_bytes(whole)
+    with pytest.raises(StaleIndexError, match="holds other records now than it did"):
+        index.verify()
+
+
 def test_first_error_in_file_order(tmp_path: Path) -> None:
     big = frames([bytes(2_000_000)] * 20)
     (tmp_path / "1").write_bytes(big)

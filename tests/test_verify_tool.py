@@ -206,6 +206,16 @@ def test_an_index_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
 
 
+def test_an_index_of_other_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The records lie where they did, but are not those that the index was made of."""
+    path, index = tmp_path / "a", tmp_path / "i.tfrindex"
+    write_file(path, FIVE)
+    RecordIndex.build(path).save(index)
+    write_file(path, [*FIVE[:-1], b"FOUR"])
+    problem = report(capsys, index)["files"][0]["index_problem"]
+    assert problem == "the file has other content now than when the index was made"
+
+
 def test_damage_that_an_index_leaves_out_is_still_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, index = tmp_path / "a", tmp_path / "i.tfrindex"
     path.write_bytes(ALPHA + flip(BETA, 13) + ALPHA)
@@ -222,6 +232,11 @@ def test_a_damaged_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     index.write_bytes(index.read_bytes()[:-1])
     assert verify(index) == 1
     assert "damaged index file" in capsys.readouterr().err
+
+    RecordIndex.build(path).save(index)
+    index.write_bytes(flip(index.read_bytes(), -1))  # in the lengths, of which the file's start knows nothing
+    problem = report(capsys, index)["files"][0]["index_problem"]
+    assert problem.startswith(f"{index}: damaged index file: ")
 
 
 # --- paths and misuse -------------------------------------------------------------------------------------------------

@@ -306,11 +306,12 @@ class RecordIndex:
     def verify(self, *, progress: Progress = False) -> None:
         """Read all data files and check every checksum, and that records lie where the index says.
 
-        Damage that ``faults`` lists is known and passes.
+        Damage that ``faults`` lists is known and passes. An index may have some of a file's records only, as one has
+        that ``tfrecord-index convert`` made of such an index.
 
         Raises:
             DataLossError: The first damage, in file order.
-            StaleIndexError: A file holds other records than the index says, or the index is damaged.
+            StaleIndexError: A file does not hold the records that the index says, or the index is damaged.
         """
         for shard in range(len(self.paths)):
             self._sound_arrays(shard)

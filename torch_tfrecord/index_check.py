@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_tfrecord.index_scan import read_pieces, read_samples, scan_shards
+from torch_tfrecord.index_scan import open_shard, read_pieces, read_samples, scan_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch_tfrecord.faults import RecordFault
     from torch_tfrecord.index_data import Shard
+    from torch_tfrecord.index_scan import ShardScan
     from torch_tfrecord.native import core
     from torch_tfrecord.native._core import Int64s
     from torch_tfrecord.progress import Progress
@@ -53,7 +54,8 @@ def verify_shards(
     Args:
         shards: What is expected of them.
         faults: What is known to be wrong with each.
-        arrays: Gives the offsets and lengths of a shard's records, as they are expected.
+        arrays: Gives the offsets and lengths of the records that are expected in a shard, which may be some of its
+            records only.
         progress: See ``ProgressMeter``.
 
     Returns:
@@ -70,11 +72,39 @@ def verify_shards(
         for fault, error in zip(scan.faults, scan.errors, strict=True):
             if (fault.offset, fault.reason) not in known:
                 raise error
-        offsets, lengths = arrays(number)
-        same = np.array_equal(scan.offsets, offsets) and np.array_equal(scan.lengths, lengths)
-        if not same or (scan.shard.samples, scan.shard.stream) != (expected.samples, expected.stream):
+        found = {(fault.offset, fault.reason) for fault in scan.faults}
+        if not known <= found or not holds(scan, expected, *arrays(number)):
             return number, "holds other records now than it did"
     return None
+
+
+def holds(scan: ShardScan, expected: Shard, offsets: Int64s, lengths: Int64s) -> bool:
+    """Whether a scan of a file found an index's records of it, which may be some of the file's only.
+
+    Args:
+        scan: With all checksums checked.
+        expected: What the index says of the file.
+        offsets: int64[n], where its records are.
+        lengths: int64[n], of their payloads.
+    """
+    if missing_records(scan, offsets, lengths).any() or scan.shard.stream != expected.stream:
+        return False
+    if len(offsets) == len(scan.offsets):
+        return scan.shard.samples == expected.samples
+    # Of some records others are sampled. In a compressed file their checksums cannot be looked up, but its pieces,
+    # which are part of ``stream``, are the same.
+    if expected.stream is not None:
+        return True
+    return read_samples(open_shard(expected.path), offsets, lengths) == expected.samples
+
+
+def missing_records(scan: ShardScan, offsets: Int64s, lengths: Int64s | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """bool[n], which of some records a scan did not find, with these offsets and, unless None, these lengths."""
+    if not len(scan.offsets):
+        return np.ones(len(offsets), np.bool_)
+    nearest = scan.offsets.searchsorted(offsets).clip(max=len(scan.offsets) - 1)
+    missing: np.ndarray[Any, np.dtype[np.bool_]] = scan.offsets[nearest] != offsets
+    return missing if lengths is None else missing | (scan.lengths[nearest] != lengths)
 
 
 def _other_size(size: int, shard: Shard) -> str:

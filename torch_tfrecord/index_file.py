@@ -27,7 +27,7 @@ from torch_tfrecord.native import core
 from torch_tfrecord.paths import INDEX_SUFFIX, NAME_PART, hint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch_tfrecord.paths import StrPath
 
@@ -132,13 +132,24 @@ def write_index_file(path: StrPath, data: IndexData) -> None:
     checksum = core.masked_crc32c(checked + text)
     start = _START.pack(MAGIC, VERSION, len(text), len(data.offsets), checksum, 0)
     padding = bytes(-(len(start) + len(text)) % _ALIGNMENT)
-    temporary = os.path.join(
-        folder, f".{os.path.basename(target)[:NAME_PART]}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
-    )
+    with replacing(target) as file:
+        file.writelines((start, text, padding))
+        file.writelines(np.ascontiguousarray(array, "<i8").data for array in (data.offsets, data.lengths))
+
+
+@contextlib.contextmanager
+def replacing(path: StrPath) -> Iterator[IO[bytes]]:
+    """Write a file under a temporary name, then put it in the place of an older one: others see that or the new one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    target = os.fspath(path)
+    folder, name = os.path.split(os.path.abspath(target))
+    temporary = os.path.join(folder, f".{name[:NAME_PART]}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
         with open(temporary, "xb") as file:
-            file.writelines((start, text, padding))
-            file.writelines(np.ascontiguousarray(array, "<i8").data for array in (data.offsets, data.lengths))
+            yield file
         os.replace(temporary, target)
     except BaseException as error:
         with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch_tfrecord.native._core import Fault, Int64s
 
 _PIECE_BYTES = 1 << 26
-_MAX_THREADS = 32  # more than there are cores: disks like several requests at once
+MAX_THREADS = 32  # more than there are cores: disks like several requests at once
 
 Result = TypeVar("Result")
 
@@ -76,7 +76,12 @@ def naming(path: str) -> Iterator[None]:
 
 
 def run_on_shards(
-    task: Callable[[int, Callable[[int], bool]], Result], sizes: Sequence[int], *, progress: Progress, title: str
+    task: Callable[[int, Callable[[int], bool]], Result],
+    sizes: Sequence[int],
+    *,
+    progress: Progress,
+    title: str,
+    max_threads: int = MAX_THREADS,
 ) -> list[Result]:
     """Run a task for each shard on threads.
 
@@ -86,6 +91,7 @@ def run_on_shards(
         sizes: Bytes of each shard, to show progress by.
         progress: See ``ProgressMeter``.
         title: What is being done.
+        max_threads: How many shards at a time, at most.
 
     Returns:
         Results in order. The first exception in order is raised, whichever came first in time.
@@ -100,7 +106,7 @@ def run_on_shards(
 
         return task(number, advance)
 
-    threads = max(1, min(len(sizes), _MAX_THREADS))
+    threads = max(1, min(len(sizes), max_threads))
     pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="tfrecord-scan")
     try:
         with ProgressMeter(progress, sum(sizes), title) as meter:

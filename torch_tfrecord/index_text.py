@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import os
 import re
-import secrets
 import stat
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -15,8 +13,7 @@ import numpy as np
 
 from torch_tfrecord.errors import StaleIndexError
 from torch_tfrecord.faults import FRAME_OVERHEAD
-from torch_tfrecord.index_file import MAGIC, open_regular
-from torch_tfrecord.paths import NAME_PART
+from torch_tfrecord.index_file import MAGIC, open_regular, replacing
 from torch_tfrecord.sniff import is_plain
 
 if TYPE_CHECKING:
@@ -105,21 +102,11 @@ def write_text_index(path: StrPath, offsets: Int64s, lengths: Int64s) -> None:
     """
     name = os.fspath(path)
     _check_target(name)
-    folder, base = os.path.split(os.path.realpath(name))
-    temporary = os.path.join(folder, f".{base[:NAME_PART]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "x", encoding="ascii", newline="\n") as file:
-            for start in range(0, len(offsets), _LINES_AT_ONCE):
-                some = slice(start, start + _LINES_AT_ONCE)
-                pairs = zip(offsets[some].tolist(), lengths[some].tolist(), strict=True)
-                file.writelines(f"{offset} {length + FRAME_OVERHEAD}\n" for offset, length in pairs)
-        os.replace(temporary, os.path.join(folder, base))
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, name) from None
-        raise
+    with replacing(os.path.realpath(name)) as file:
+        for start in range(0, len(offsets), _LINES_AT_ONCE):
+            some = slice(start, start + _LINES_AT_ONCE)
+            pairs = zip(offsets[some].tolist(), lengths[some].tolist(), strict=True)
+            file.write("".join(f"{offset} {length + FRAME_OVERHEAD}\n" for offset, length in pairs).encode())
 
 
 def _check_target(name: str) -> None:
