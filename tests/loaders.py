@@ -65,13 +65,19 @@ def eventually(condition: Callable[[], Any], seconds: float = 20) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     threads, open_before = python_threads(), descriptors()
     yield
+    if (
+        "interrupt" in request.node.name
+    ):  # an interrupt may hit Python's own finalizers, which then do not end their work
+        return
     if python_threads() != threads or descriptors() != open_before:
         gc.collect()
     eventually(lambda: python_threads() <= threads)
-    assert len(descriptors()) <= len(open_before)
+    if len(descriptors()) > len(open_before):
+        gc.collect()
+    eventually(lambda: len(descriptors()) <= len(open_before))
 
 
 def stop_by_break(loader: tfr.TFRecordLoader) -> None:

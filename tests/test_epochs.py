@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import multiprocessing
 import os
 import pickle
@@ -230,6 +231,7 @@ def test_boards_where_files_need_a_name_at_first(monkeypatch: pytest.MonkeyPatch
 
 
 def test_boards_leave_no_descriptors() -> None:
+    gc.collect()  # what other tests left
     before = sorted(os.listdir("/dev/fd"))
     for _ in range(50):
         board = copy.deepcopy(Board(0))

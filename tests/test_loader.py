@@ -184,7 +184,8 @@ def test_arenas_alive_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for _ in tfr.TFRecordLoader(dataset, 2, prefetch=prefetch, pin_memory=False):
         pass
     assert total == 100
-    assert most <= prefetch + 2  # those ahead, the one that is made while one is given out, and the one in use
+    # Those ahead, the one that is made while one is given out, and the one in use. One more, since a column is ragged.
+    assert most <= prefetch + 3
     del _
     assert alive == 0
 

@@ -54,9 +54,10 @@ def test_nothing_starts_before_the_first_batch(paths: list[str], kind: str) -> N
 
 @all_kinds
 def test_native_threads_belong_to_the_process_and_are_bounded(paths: list[str], kind: str) -> None:
+    before = python_threads()
     dataset = open_kind(paths, kind)
     list(tfr.TFRecordLoader(dataset, 8, num_threads=4))
-    eventually(lambda: len(python_threads()) == 1)
+    eventually(lambda: python_threads() <= before)
     tasks = num_tasks()
     for _ in range(20):
         iterators = [iter(tfr.TFRecordLoader(dataset, 8, num_threads=4, prefetch=9)) for _ in range(5)]
@@ -124,6 +125,7 @@ def stop_at_the_end(loader: tfr.TFRecordLoader) -> None:
     "stop", [stop_by_break, stop_by_error, stop_by_close, stop_by_context, stop_by_garbage, stop_at_the_end]
 )
 def test_every_pass_ends(paths: list[str], kind: str, stop: Callable[[tfr.TFRecordLoader], None]) -> None:
+    gc.collect()  # what other tests left
     before, files = python_threads(), len(descriptors())
     dataset = open_kind(paths, kind)
     loader = tfr.TFRecordLoader(dataset, 8, prefetch=3)
@@ -139,12 +141,13 @@ def test_a_pass_lets_go_of_everything_at_once(paths: list[str], kind: str) -> No
     """Without the garbage collector: not the order's memory nor the data set may wait for it."""
     gc.collect()
     gc.disable()
+    before = python_threads()
     try:
         dataset = open_kind(paths, kind)
         loader = tfr.TFRecordLoader(dataset, 8)
         stop_by_break(loader)
         gone = weakref.ref(dataset)
-        eventually(lambda: len(python_threads()) == 1)
+        eventually(lambda: python_threads() <= before)
         del dataset, loader
         assert gone() is None
     finally:
@@ -273,6 +276,7 @@ def test_a_close_by_another_thread(paths: list[str], busy: bool) -> None:
 def test_a_dropped_pass_does_not_wait_for_a_transform(paths: list[str]) -> None:
     """Where garbage is collected, a lock may be held that the transform needs."""
     lock, begun, held = threading.Lock(), threading.Event(), threading.Event()
+    before = python_threads()
 
     def locked(batch: tfr.Batch) -> tfr.Batch:
         if 10 in ids_of(batch):
@@ -287,7 +291,7 @@ def test_a_dropped_pass_does_not_wait_for_a_transform(paths: list[str]) -> None:
     with lock:
         held.set()
         del iterator
-    eventually(lambda: len(python_threads()) == 1)
+    eventually(lambda: python_threads() <= before)
 
 
 # --- interrupts -------------------------------------------------------------------------------------------------------
@@ -297,6 +301,8 @@ class Interrupt(BaseException):
     pass
 
 
+# One that comes while a weak reference dies cannot be raised: Python reports it, and the loop goes on.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @all_kinds
 def test_after_an_interrupt_the_state_counts_what_was_returned(paths: list[str], kind: str) -> None:
     """An interrupt anywhere in ``next`` ends the pass. Resumed from its state, it loses and repeats nothing."""

@@ -500,9 +500,9 @@ def test_training_that_is_killed_goes_on_where_it_saved(paths: list[str], tmp_pa
 def test_arguments_are_checked(paths: list[str]) -> None:
     for options, error, message in (
         ({"batch_size": 0}, ValueError, "batch_size is 0, and must be at least 1"),
-        ({"batch_size": 2.0}, TypeError, "float"),
+        ({"batch_size": 2.0}, TypeError, "batch_size is 2.0, not an integer"),
         ({"shuffle": "yes"}, TypeError, "shuffle must be"),
-        ({"seed": 0.5}, TypeError, "float"),
+        ({"seed": 0.5}, TypeError, "seed is 0.5, not an integer"),
         ({"seed": 2**255}, ValueError, "seed is .* must be in"),
         ({"rank": 2, "world_size": 2}, ValueError, "rank is 2"),
         ({"verify": "some"}, ValueError, "verify must be one of"),
