@@ -68,8 +68,8 @@ def _build(commands: Commands) -> None:
     build.add_argument(
         "--verify",
         choices=("length", "all"),
-        default="length",
-        help="check the checksums of lengths, or all of them, which reads all data (default: length)",
+        help="check the checksums of lengths, or all of them, which reads all data (default: length; all with "
+        "--on-error skip, as a data set with on_error='skip' does)",
     )
     build.add_argument("--quiet", action="store_true", help="show no progress and no result")
     _add_on_error(build)
@@ -114,10 +114,12 @@ def _repair(commands: Commands) -> None:
         "repair",
         "copy all whole records of a damaged file to a new one",
         "Copy all whole records of a file to a new one. Behind damage the next record is looked for at every byte. "
-        "Exit status 1 says that something was lost: the new file is written all the same.",
+        "Exit status 1 says that something was lost. The new file is written all the same, unless no whole record was "
+        "found.",
     )
     repair.add_argument("input", metavar="INPUT", help="the damaged file; it is not changed")
     repair.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, another than INPUT")
+    repair.add_argument("--force", action="store_true", help="replace the file to write where there is one")
     repair.add_argument(
         "--compression",
         choices=("none", "gzip", "zlib"),
@@ -135,7 +137,10 @@ def _convert(commands: Commands) -> None:
         "turn their text indexes, or tfr-reader's binary ones, into an index. What an index leaves out stays left out.",
     )
     convert.add_argument(
-        "paths", nargs="+", metavar="INDEX", help=f"text indexes, one for each data file; or {_INDEX_OR_PATHS_HELP}"
+        "paths",
+        nargs="+",
+        metavar="INDEX",
+        help=f"text indexes, one for each data file, or a directory of them; or {_INDEX_OR_PATHS_HELP}",
     )
     convert.add_argument(
         "-o",

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from index_tools import EXIT_OK
-from index_tools.text import format_bytes, number, write_json, write_lines
+from index_tools.text import format_bytes, left_out_in_words, number, write_json, write_lines
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.index_cache import place_beside
 from torch_tfrecord.index_file import check_target
@@ -20,11 +20,13 @@ def build(options: argparse.Namespace) -> int:
     """Scan the files and write their index."""
     names = expand_paths(options.paths)
     # Where a data set with the same on_error looks; one without it takes an index for which more was checked, too.
-    verify: Any = options.verify if options.on_error == "skip" else "length"
+    # What is to be left out must be found: such a data set checks everything.
+    checked: Any = options.verify or ("all" if options.on_error == "skip" else "length")
+    verify: Any = checked if options.on_error == "skip" else "length"
     output = options.output or place_beside(names, verify, options.on_error)
     check_target(output, names)  # before a scan that may take long
     index = RecordIndex.build(
-        names, verify=options.verify, on_error=options.on_error, progress=not options.quiet and not options.json
+        names, verify=checked, on_error=options.on_error, progress=not options.quiet and not options.json
     )
     index.save(output)
     if options.json:
@@ -40,5 +42,6 @@ def build(options: argparse.Namespace) -> int:
     elif not options.quiet:
         left_out = f", {number(len(index.faults), 'damaged place')} left out" if index.faults else ""
         what = f"{number(len(index), 'record')} in {number(len(index.paths), 'file')}"
-        write_lines([f"{output}: {what}, {format_bytes(index.num_bytes)}{left_out}"])
+        head = f"{output}: {what}, {format_bytes(index.num_bytes)}{left_out}"
+        write_lines([head, *left_out_in_words(index.faults)])
     return EXIT_OK

@@ -64,12 +64,33 @@ def _are_foreign(options: argparse.Namespace) -> bool:
 
 
 def _is_foreign(path: str) -> bool:
+    if os.path.isdir(path):
+        return bool(_indexes_in(path)) and not _has_data(path)
     if not os.path.isfile(path):
         return path.endswith(_FOREIGN_SUFFIXES)  # a pattern for some, or one that is missing
     kind = kind_of_index(path)
     if kind == "text" and not os.path.getsize(path):  # or data without records
         return path.endswith(_FOREIGN_SUFFIXES)
     return kind in {"text", "tfr-reader"} or (kind == "parquet" and path.endswith("index.parquet"))
+
+
+def _expand(path: str) -> list[str]:
+    """The text indexes that a path stands for: of a directory, those in it."""
+    return (os.path.isdir(path) and _indexes_in(path)) or expand_paths(path)
+
+
+def _indexes_in(folder: str) -> list[str]:
+    names = (
+        name for name in os.listdir(folder) if name.endswith(_FOREIGN_SUFFIXES) and not name.startswith((".", "_"))
+    )
+    return [os.path.join(folder, name) for name in sorted(names, key=os.fsencode)]
+
+
+def _has_data(folder: str) -> bool:
+    try:
+        return bool(expand_paths(folder))
+    except FileNotFoundError:
+        return False
 
 
 # --- to text ----------------------------------------------------------------------------------------------------------
@@ -119,7 +140,7 @@ def _targets(index: RecordIndex, output: str, names: str) -> list[str]:
 
 
 def _to_index(options: argparse.Namespace) -> _Written:
-    foreign = list(map(read_foreign_index, expand_paths(options.paths)))
+    foreign = [read_foreign_index(name) for path in options.paths for name in _expand(path)]
     data = expand_paths(options.data) if options.data else [_data_beside(one.path) for one in foreign]
     if len(data) != len(foreign):
         counts = f"{number(len(foreign), 'text index')} and {number(len(data), 'data file')}"
@@ -130,7 +151,11 @@ def _to_index(options: argparse.Namespace) -> _Written:
     chosen = [_choose(scan, _positions(one, scan)) for one, scan in zip(foreign, scans, strict=True)]
     offsets = np.concatenate([scan.offsets for scan in chosen])
     lengths = np.concatenate([scan.lengths for scan in chosen])
-    index = RecordIndex(IndexData([scan.shard for scan in chosen], offsets, lengths, [[] for _ in chosen], "length"))
+    data_of_index = IndexData(
+        [scan.shard for scan in chosen], offsets, lengths, [scan.faults for scan in chosen], "length"
+    )
+    # A text index cannot tell of damage, so what the scan found of it is known again from here on.
+    index = RecordIndex(data_of_index)
     index.save(options.output)
     return _Written(options.output, data, len(index))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from index_tools import EXIT_DAMAGED, EXIT_OK
 from index_tools.streams import Stream, open_stream
-from index_tools.text import REASONS, format_bytes, number, write_json, write_lines
+from index_tools.text import REASONS, format_bytes, number, second_stream, write_json, write_lines
 from torch_tfrecord import sniff
 from torch_tfrecord.errors import DataLossError
 from torch_tfrecord.faults import FRAME_OVERHEAD, HEADER_BYTES
@@ -23,6 +24,8 @@ from torch_tfrecord.writer import TFRecordWriter
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+    from torch_tfrecord.inflate import InflateError
 
 _READ_AT_ONCE = 1 << 22
 _WHOLE = {"inflate_trailer_missing", "inflate_checksum"}  # errors of compressed files that cost no record
@@ -53,7 +56,7 @@ class _Report:
 def repair(options: argparse.Namespace) -> int:
     """Copy all whole records of a file to a new one."""
     (path,) = _one_file(options.input)
-    _check_target(path, options.output)
+    _check_target(path, options.output, force=options.force)
     # What is inflated needs as much room as the output does, so it goes to the same place.
     stream = open_stream(path, folder=os.path.dirname(os.path.realpath(options.output)))
     compression = options.compression or stream.compression
@@ -66,8 +69,10 @@ def repair(options: argparse.Namespace) -> int:
             for payload in _payloads(stream.file, path, piece):
                 writer.write(payload)
             report.num_mended += len(piece.offsets) * piece.mended
-        if not writer.num_records:
+        if not writer.num_records and (report.lost or _is_cut(stream)):
             _check_kind(path, stream)
+            problem = f"no whole record was found in its {stream.file.size():,} bytes"
+            raise DataLossError(f"{path}: {problem}, so {options.output} is not written")
     if options.json:
         write_json(_as_document(options, stream, compression, report, writer.num_records))
     elif not options.quiet:
@@ -82,10 +87,18 @@ def _one_file(name: str) -> list[str]:
     return files
 
 
-def _check_target(path: str, output: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.stat(path), os.stat(output)):
-            raise ValueError(f"{output}: this is the damaged file itself, which is not changed: name another")
+def _check_target(path: str, output: str, *, force: bool) -> None:
+    folder = os.path.dirname(output)
+    if not os.path.isdir(folder or os.curdir):
+        raise FileNotFoundError(errno.ENOENT, f"the directory to write in, {folder}, is missing", output)
+    try:
+        found = os.stat(output)
+    except FileNotFoundError:
+        return
+    if os.path.samestat(os.stat(path), found):
+        raise ValueError(f"{output}: this is the damaged file itself, which is not changed: name another")
+    if stat.S_ISREG(found.st_mode) and not force:
+        raise ValueError(f"{output}: this file exists: name another, or replace it with --force")
 
 
 def _is_cut(stream: Stream) -> bool:
@@ -153,12 +166,24 @@ def _as_text(options: argparse.Namespace, stream: Stream, report: _Report, num_r
         lines.append(f"and {len(report.lost) - _MAX_LINES:,} more")
     if stream.error is not None:
         place = f" at about byte {stream.compressed_end:,} of {options.input}" if _is_cut(stream) else ""
-        lines.append(f"{REASONS[stream.error.code]}{place}")
+        lines.append(f"{REASONS[stream.error.code]}{_following(stream.error)}{place}")
     if report.lost:
-        lines.append(_sum_in_words(report))
-    elif not _is_cut(stream):
+        lines.append(_sum_in_words(report) + (f", and {_rest(stream)}" if _is_cut(stream) else ""))
+    elif _is_cut(stream):
+        lines.append(f"lost: {_rest(stream)}")
+    else:
         lines.append("nothing was lost")
     return lines
+
+
+def _following(error: InflateError) -> str:
+    return second_stream(error.found.to_bytes(error.expected, "big")) if error.code == "inflate_trailing" else ""
+
+
+def _rest(stream: Stream) -> str:
+    """What is lost of a compressed file, and nobody can tell how much."""
+    behind = stream.error is not None and stream.error.code == "inflate_trailing"
+    return "what follows the stream" if behind else "what the rest of the stream held"
 
 
 def _sum_in_words(report: _Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from index_tools import EXIT_OK
@@ -9,7 +10,9 @@ from index_tools.show import is_index
 from index_tools.text import write_json, write_lines
 from torch_tfrecord.dtypes import name_of
 from torch_tfrecord.index import RecordIndex
+from torch_tfrecord.index_file import open_regular
 from torch_tfrecord.infer import infer_schema
+from torch_tfrecord.paths import expand_paths
 from torch_tfrecord.schema import FixedLenFeature
 
 if TYPE_CHECKING:
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 
 def schema(options: argparse.Namespace) -> int:
     """Find the specs that read files."""
-    paths = [name for path in options.paths for name in (RecordIndex.open(path).paths if is_index(path) else [path])]
+    listed = (RecordIndex.open(path).paths if is_index(path) else expand_paths(path) for path in options.paths)
+    paths = [name for names in listed for name in names]
+    for path in paths:
+        os.close(open_regular(path, "a TFRecord file"))  # a pipe would be waited for
     found = infer_schema(paths, max_records=options.max_records)
     if options.json:
         write_json({"features": [_as_document(name, spec) for name, spec in found.items()]})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from index_tools import EXIT_OK
 from index_tools.streams import RecordReader
-from index_tools.text import format_bytes, format_name, number, with_flags, write_json, write_lines
+from index_tools.text import format_bytes, format_name, left_out_in_words, number, with_flags, write_json, write_lines
 from torch_tfrecord.errors import DataLossError
 from torch_tfrecord.explain_text import format_table
 from torch_tfrecord.faults import payload_problem
@@ -118,6 +118,8 @@ def _as_document(index: RecordIndex, described: list[dict[str, Any]]) -> dict[st
 
 def _as_text(index: RecordIndex, described: list[dict[str, Any]]) -> list[str]:
     lines = [*format_table(_facts(index)), "", *_shard_table(index)]
+    if index.faults:
+        lines += ["", *left_out_in_words(index.faults)]
     for record in described:
         place = f"{record['length']:,} bytes at byte {record['offset']:,} of {record['path']}"
         lines += ["", f"record {record['record']}: {place}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
@@ -19,10 +20,16 @@ from torch_tfrecord.inflate import InflateError
 from torch_tfrecord.native import core
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch_tfrecord.index import RecordIndex
     from torch_tfrecord.inflate import InflatedFile, Kind
 
 _PIECE_BYTES = 1 << 20
+
+
+class RoomError(OSError):
+    """There is no room for what is to be inflated, or no folder for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +41,14 @@ class Stream:
         compression: ``gzip`` or ``zlib``; None for a plain file.
         error: What ends the readable part of a compressed file; None if it is whole.
         compressed_end: Where in the compressed file that is, about.
+        is_limited: Whether there is more, which was not inflated because of the limit.
     """
 
     file: core.File
     compression: Kind | None
     error: InflateError | None = None
     compressed_end: int = 0
+    is_limited: bool = False
 
 
 def open_stream(path: str, *, folder: str | None = None, most: int | None = None) -> Stream:
@@ -48,7 +57,7 @@ def open_stream(path: str, *, folder: str | None = None, most: int | None = None
     Args:
         path: The file.
         folder: Where what is inflated goes, in a file without a name; None: the system's place for such files.
-        most: About how many bytes to inflate at most; None: all.
+        most: How many bytes to inflate at most; None: all.
 
     Raises:
         DataLossError: Reading fails.
@@ -60,32 +69,60 @@ def open_stream(path: str, *, folder: str | None = None, most: int | None = None
     kind = None if sniff.is_plain(head) else sniff.compression_of(head)
     if kind is None:
         return Stream(file, None)
-    with tempfile.TemporaryFile(dir=folder) as spool:
+    with contextlib.ExitStack() as stack:
+        with _naming_room(path, folder):
+            spool = stack.enter_context(tempfile.TemporaryFile(dir=folder))
         with naming(path):
             inflated = inflate_file(file, kind)
-        error = _copy(inflated, spool.fileno(), path, most)
-        return Stream(core.File(os.dup(spool.fileno())), kind, error, inflated.compressed_offset)
+        error = None
+        is_limited = False
+        for piece in _pieces(inflated, path):
+            if isinstance(piece, InflateError):
+                error = error or piece
+                continue
+            is_limited = most is not None and inflated.offset > most
+            room = len(piece) if most is None else len(piece) - max(inflated.offset - most, 0)
+            with _naming_room(path, folder):
+                _write(spool.fileno(), piece[:room])
+            if is_limited:
+                break
+        return Stream(core.File(os.dup(spool.fileno())), kind, error, inflated.compressed_offset, is_limited)
 
 
-def _copy(inflated: InflatedFile, descriptor: int, path: str, most: int | None) -> InflateError | None:
-    """Write out all that can be inflated, and return what comes then."""
+@contextlib.contextmanager
+def _naming_room(path: str, folder: str | None) -> Iterator[None]:
+    """Say in an error of a temporary file which folder it is about: the data file is not to blame."""
+    try:
+        yield
+    except OSError as error:
+        where = folder or (os.curdir if folder == "" else "")
+        with contextlib.suppress(OSError):  # where there is no folder for temporary files, the error says so
+            where = where or tempfile.gettempdir()
+        advice = "name another by TMPDIR" if folder is None else "write to another"
+        problem = f"cannot be uncompressed into a temporary file in {where}: {error.strerror}"
+        raise RoomError(error.errno, f"{problem}: make room in that folder, or {advice}", path) from None
+
+
+def _pieces(inflated: InflatedFile, path: str) -> Iterator[memoryview | InflateError]:
+    """All that can be inflated, and what is wrong with it."""
     buffer = memoryview(bytearray(_PIECE_BYTES))
-    first: InflateError | None = None
-    while most is None or inflated.offset < most:
+    while True:
         try:
             with naming(path):
                 count = inflated.readinto(buffer)
         except InflateError as error:
-            first = first or error
+            yield error
             if error.code != "inflate_checksum":  # behind which there may be more
-                return first
+                return
             continue
         if count == 0:
-            break
-        written = 0
-        while written < count:
-            written += os.write(descriptor, buffer[written:count])
-    return first
+            return
+        yield buffer[:count]
+
+
+def _write(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 class RecordReader:

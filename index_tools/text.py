@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_tfrecord.faults import LEAVE_OUT_OF_INDEX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_tfrecord.faults import RecordFault
 
 REASONS = {  # of faults, in words
     "data_crc": "the data checksum is wrong",
@@ -20,7 +25,9 @@ REASONS = {  # of faults, in words
     "inflate_checksum": "the checksum of the compressed data is wrong",
     "inflate_trailing": "the compressed data are followed by something else",
 }
-_SKIP = re.compile('pass on_error="skip"[^.;]*')
+UNKNOWN_LOSS = {"inflate_data", "inflate_truncated", "inflate_trailing"}  # behind which nothing can be inflated
+_MAX_FAULTS = 5  # that are listed as text
+_SKIP = re.compile('pass on_error="skip"[^.;]*(; `tfrecord-index repair` finds those after it)?')
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -35,6 +42,28 @@ def format_bytes(count: int) -> str:
 def number(count: int, noun: str) -> str:
     """A number of things: ``1 record``, ``2,000 records``."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def second_stream(start: bytes) -> str:
+    """What to add where a compressed stream is followed by something that begins like this."""
+    is_zlib = start[:1] == b"\x78" and len(start) > 1 and int.from_bytes(start[:2], "big") % 31 == 0
+    return ": a second zlib stream, it seems, and only gzip allows several" if is_zlib else ""
+
+
+def left_out_in_words(faults: Sequence[RecordFault]) -> list[str]:
+    """The first damaged places that an index leaves out, a line each."""
+    lines = [f"left out: {_fault_in_words(fault)}" for fault in faults[:_MAX_FAULTS]]
+    return [*lines, f"and {len(faults) - _MAX_FAULTS:,} more"] if len(faults) > _MAX_FAULTS else lines
+
+
+def _fault_in_words(fault: RecordFault) -> str:
+    reason = REASONS.get(fault.reason, "the file is no TFRecord file")
+    lost = ""
+    if fault.reason in UNKNOWN_LOSS:
+        lost = " (and what the rest of the stream held)"
+    elif fault.bytes_lost:
+        lost = f" ({number(fault.bytes_lost, 'byte')})"
+    return f"{fault.path}: record {fault.record} at byte {fault.offset:,}: {reason}{lost}"
 
 
 def with_flags(message: str, *, can_skip: bool = True) -> str:

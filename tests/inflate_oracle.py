@@ -9,7 +9,7 @@ from typing import TypeAlias
 from torch_tfrecord.native import reference
 
 Part: TypeAlias = tuple[bytes, str | None]  # uncompressed bytes, and what is wrong after them
-Place: TypeAlias = tuple[int, int, str, int]  # record, offset, reason, bytes lost
+Place: TypeAlias = tuple[int, int, str, int | None]  # record, offset, reason, bytes lost
 
 _MAGIC = b"\x1f\x8b\x08"
 
@@ -69,12 +69,13 @@ def expect(parts: list[Part], *, skip: bool) -> Expected:
     result = Expected()
     data, offset, record = b"", 0, 0
 
-    def note(reason: str, lost: int) -> bool:
+    def note(reason: str, lost: int | None) -> bool:
         result.faults.append((record, offset, reason, lost))
         return skip
 
     for made, damage in parts:
         data += made
+        to_the_end = damage in (None, "inflate_trailer_missing")  # else nobody knows what follows
         while True:
             payloads, used, fault = reference.split_frames(data, 2, len(data) if damage is None else -1)
             result.payloads += payloads
@@ -83,12 +84,16 @@ def expect(parts: list[Part], *, skip: bool) -> Expected:
             data = data[used:]
             if fault is None:
                 break
-            frame = reference.frame_size(data[:12]) if fault[0] == "data_crc" else len(data)
-            if not note(fault[0], frame) or fault[0] != "data_crc":
+            if fault[0] != "data_crc":
+                note(fault[0], len(data) if to_the_end else None)
+                return result
+            frame = reference.frame_size(data[:12])
+            if not note(fault[0], frame):
                 return result
             record, offset, data = record + 1, offset + frame, data[frame:]
-        if damage is None or not note(damage, 0 if damage == "inflate_checksum" else len(data)):
-            return result
-        if damage != "inflate_checksum":
-            return result
+        if damage == "inflate_checksum" and note(damage, 0):
+            continue
+        if damage not in (None, "inflate_checksum"):
+            note(damage, len(data) if to_the_end else None)
+        return result
     return result

@@ -340,7 +340,7 @@ def test_cut_on_record_boundaries_is_an_error(path: Path) -> None:
             'no mark of its end. The file was cut short. Copy the file again from its source, or pass on_error="skip" '
             "to use the records before that"
         )
-        assert skipped(path) == (PAYLOADS[:number], [(number, at, "inflate_truncated", 0)])
+        assert skipped(path) == (PAYLOADS[:number], [(number, at, "inflate_truncated", None)])
 
 
 @both_cores
@@ -440,7 +440,7 @@ def test_what_follows_the_end(
     payloads, error = read(path)
     assert payloads == [b"alpha", b"beta"]
     assert f"data after the end of the {codec(kind)} stream: {says}" in str(error)
-    assert skipped(path) == ([b"alpha", b"beta"], [(2, 41, "inflate_trailing", 0)])
+    assert skipped(path) == ([b"alpha", b"beta"], [(2, 41, "inflate_trailing", None)])
 
 
 # --- how much may be left out ---
@@ -634,7 +634,7 @@ def test_announced_length_takes_no_memory(path: Path, length: int) -> None:
 def test_announced_length_before_damage(path: Path) -> None:
     path.write_bytes(gzip.compress(ALPHA + header(2**40) + bytes(1_000_000)) + b"tail")
     assert "record 1 at byte 21 of the uncompressed stream: data after the end" in str(read(path)[1])
-    assert skipped(path) == ([b"alpha"], [(1, 21, "inflate_trailing", 1_000_012)])
+    assert skipped(path) == ([b"alpha"], [(1, 21, "inflate_trailing", None)])
 
 
 def test_announced_length_in_a_pipe(pipe: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -193,6 +194,33 @@ def test_a_binary_index(data: Path, tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord.idx").write_bytes(struct.pack("<Q", 40) + b"".join(entries))
     assert convert(tmp_path / "a.tfrecord.idx", "-o", tmp_path / "i", "--quiet") == 0
     assert records(tmp_path / "i", data) == PAYLOADS
+
+
+def test_known_damage_is_known_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text index cannot tell of damage; a checksum of a gzip member that is wrong stops nobody who knows of it."""
+    path = tmp_path / "a.tfrecord"
+    first = gzip.compress(frames(PAYLOADS[:3]))
+    path.write_bytes(flip(first, len(first) - 8) + gzip.compress(frames(PAYLOADS[3:6])))
+    RecordIndex.build(path, on_error="skip").save(tmp_path / "i")
+    assert records(tmp_path / "i", path) == PAYLOADS[:6]
+    assert convert(tmp_path / "i", "-o", tmp_path / "a.idx", "--names", "tfrecord", "--quiet") == 0
+    assert convert(tmp_path / "a.idx", "-o", tmp_path / "j", "--quiet") == 0
+    index = RecordIndex.open(tmp_path / "j")
+    assert [fault.reason for fault in index.faults] == ["inflate_checksum"]
+    assert records(tmp_path / "j", path) == PAYLOADS[:6]
+
+
+def test_a_directory_of_texts_back(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_file(tmp_path / "b", PAYLOADS[:6])
+    assert convert(data, tmp_path / "b", "-o", tmp_path / "texts", "--quiet") == 0
+    error = refusal(capsys, tmp_path / "texts", "-o", tmp_path / "i", status=2)
+    assert "no data file of this name beside it: name it with --data" in error
+    assert convert(tmp_path / "texts", "--data", data, tmp_path / "b", "-o", tmp_path / "i", "--quiet") == 0
+    assert RecordIndex.open(tmp_path / "i").shard_sizes.tolist() == [40, 6]
+    assert convert(data, tmp_path / "b", "-o", tmp_path, "--quiet") == 0  # beside the data
+    (tmp_path / "texts" / "a.tfrecord").symlink_to(data)
+    (tmp_path / "texts" / "b").symlink_to(tmp_path / "b")
+    assert convert(tmp_path / "texts", "-o", tmp_path / "more", "--quiet") == 0  # there is data now: that is meant
 
 
 def test_several_texts(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """RecordIndex: what it finds, and what it notices about damage and changed data."""
 
+import gzip
 import io
 import logging
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch_tfrecord.errors import DataLossError, NotATFRecordError, StaleIndexEr
 from torch_tfrecord.faults import RecordFault
 from torch_tfrecord.index import RecordIndex, RecordLocation
 from torch_tfrecord.index_scan import open_shard
+from torch_tfrecord.records import read_records
 
 
 @pytest.fixture
@@ -269,6 +272,44 @@ def test_what_has_no_positions(tmp_path: Path) -> None:
         open_shard(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         RecordIndex.build(tmp_path / "no")
+
+
+def test_a_wrong_checksum_of_a_member_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    payloads = [b"a", b"b", b"c", b"x", b"d"]
+    members = [gzip.compress(frames(payloads[:2])), gzip.compress(flip(frames(payloads[2:]), 17 + 12))]
+    path.write_bytes(flip(members[0], len(members[0]) - 8) + members[1])
+    index = RecordIndex.build(path, verify="all", on_error="skip")
+    assert [(fault.reason, fault.record, fault.bytes_lost) for fault in index.faults] == [
+        ("inflate_checksum", 2, 0),
+        ("data_crc", 3, 17),
+    ]
+    assert [index.record_in_file(record) for record in range(4)] == [(0, 0), (0, 1), (0, 2), (0, 4)]
+
+
+@pytest.mark.parametrize("damage", ["inflate_data", "inflate_truncated", "inflate_trailing", "length_crc"])
+def test_loss_in_a_compressed_file_that_nobody_can_know(tmp_path: Path, damage: str) -> None:
+    members = [gzip.compress(frames([b"%d" % record for record in range(m, m + 100)])) for m in range(0, 1000, 100)]
+    whole = b"".join(members)
+    data = {
+        "inflate_data": members[0] + members[1][:10] + b"\xff" * 40 + whole[len(members[0]) + 50 :],
+        "inflate_truncated": whole[:-50],
+        "inflate_trailing": zlib.compress(frames([b"a"])) + zlib.compress(frames([b"b"])),
+        # The length is damaged, and behind it the stream is, too.
+        "length_crc": members[0] + gzip.compress(flip(frames([b"a"]), 0)) + members[1][:-20],
+    }[damage]
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    records = read_records(path, on_error="skip")
+    count = len(list(records))
+    index = RecordIndex.build(path, on_error="skip")
+    assert len(index) == count > 0
+    assert tuple(records.faults) == index.faults == TFRecordDataset(path, None, on_error="skip").faults
+    (fault,) = index.faults
+    assert (fault.reason, fault.bytes_lost) == (damage, None)
+    assert str(fault).endswith(f"{damage}, an unknown number of bytes left out")
+    index.save(tmp_path / "i.tfrindex")
+    assert RecordIndex.open(tmp_path / "i.tfrindex").faults == index.faults
 
 
 def test_faults_of_a_path_that_is_given_twice(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ def test_at_most_16_bytes_a_record(tmp_path: Path) -> None:
 def test_not_an_index_file(tmp_path: Path) -> None:
     for content in (b"", b"TFRIND", ALPHA, b"0 21\n21 20\n"):
         (tmp_path / "i").write_bytes(content)
-        with pytest.raises(StaleIndexError, match="this is not an index file of torch_tfrecord"):
+        with pytest.raises(
+            StaleIndexError, match="this is not an index file of torch_tfrecord; `tfrecord-index convert`"
+        ):
             RecordIndex.open(tmp_path / "i")
 
 

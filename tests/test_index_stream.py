@@ -106,7 +106,8 @@ def test_records_before_a_cut_remain(tmp_path: Path, kind: str) -> None:
         (fault,) = index.faults
         reasons.add(fault.reason)
         assert (fault.record, fault.offset) == (count, ends[count])
-        assert fault.bytes_lost == len(given) - ends[count]
+        known = fault.reason not in ("inflate_data", "inflate_truncated")
+        assert fault.bytes_lost == (len(given) - ends[count] if known else None)
         index.verify()  # what is known does not raise
         with pytest.raises(DataLossError) as caught:
             RecordIndex.build(path)

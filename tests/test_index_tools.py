@@ -87,7 +87,27 @@ def test_build_past_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (fault,) = json.loads(capsys.readouterr().out)["faults"]
     assert fault == {"path": str(path), "record": 1, "offset": 21, "reason": "truncated_payload", "bytes_lost": 19}
     assert main(["build", "--on-error", "skip", "-o", str(output), str(path)]) == 0
-    assert capsys.readouterr().out == f"{output}: 1 record in 1 file, 40 bytes, 1 damaged place left out\n"
+    assert capsys.readouterr().out == (
+        f"{output}: 1 record in 1 file, 40 bytes, 1 damaged place left out\n"
+        f"left out: {path}: record 1 at byte 21: the record is cut short (19 bytes)\n"
+    )
+    assert RecordIndex.open(output).verify_level == "all"
+    assert main(["show", "--records", "0", str(output)]) == 0
+    assert f"left out: {path}: record 1 at byte 21: the record is cut short" in capsys.readouterr().out
+
+
+def test_an_index_past_damage_is_found_by_data_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(flip(ALPHA, 13) * 7 + BETA)
+    assert main(["build", "--on-error", "skip", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7
+    assert lines[0].endswith("1 record in 1 file, 167 bytes, 7 damaged places left out")
+    assert lines[1] == f"left out: {path}: record 0 at byte 0: the data checksum is wrong (21 bytes)"
+    assert lines[-1] == "and 2 more"
+    dataset = tfr.TFRecordDataset(path, None, on_error="skip")
+    assert dataset.index.file == lines[0].split(": ")[0]
+    assert len(dataset) == 1
 
 
 def test_show_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

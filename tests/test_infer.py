@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from record_files import frames, starts, write_file
+from record_files import flip, frames, starts, write_file
 from wire import delimited, entry, example, ints, tag, texts, varint
 
 import torch_tfrecord as tfr
@@ -195,3 +195,19 @@ def test_damaged_and_missing_files(tmp_path: Path) -> None:
     assert tfr.infer_schema(damaged, max_records=2) == {"n": tfr.FixedLenFeature((), INT)}
     with pytest.raises(FileNotFoundError):
         tfr.infer_schema(tmp_path / "no")
+
+
+def test_damage_is_left_out_on_request(tmp_path: Path) -> None:
+    good = tfr.encode_example({"n": 1})
+    payloads = [good, good, b"no Example", good]
+    path, whole = tmp_path / "a.tfrecord", frames(payloads)
+    ends = starts(payloads)
+    path.write_bytes(flip(whole, ends[1] + 12))
+    with pytest.raises(tfr.DataLossError, match=r'record 1 at .* or pass on_error="skip"'):
+        tfr.infer_schema(path)
+    with pytest.raises(tfr.ParseError, match=f"record 2 at byte {ends[2]}: not an Example"):
+        tfr.infer_schema(path, on_error="skip")
+    path.write_bytes(flip(frames([good] * 3), ends[1] + 12))
+    assert tfr.infer_schema(path, on_error="skip") == {"n": tfr.FixedLenFeature((), INT)}
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'skip'"):
+        tfr.infer_schema(path, on_error="ignore")  # type: ignore[arg-type]

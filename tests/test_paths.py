@@ -1,6 +1,7 @@
 """What ``paths`` may be."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,15 @@ def test_missing_shard_is_named(tmp_path: Path) -> None:
     for pattern in ("t@3", "t@*"):
         with pytest.raises(FileNotFoundError, match=r"shard 1 of 3 is missing: .*t-00001-of-00003"):
             expand_paths(tmp_path / pattern)
+
+
+def test_missing_shard_of_a_star_suggests_a_glob(tmp_path: Path) -> None:
+    make(tmp_path, "[t]-00002-of-00003.x", "[t]-00001-of-00003.x")
+    with pytest.raises(FileNotFoundError, match="shard 0 of 3 is missing") as caught:
+        expand_paths(tmp_path / "[t]@*.x")
+    found = re.search(r"for those that are there: (.*)\)", caught.value.strerror or "")
+    assert found
+    assert names(tmp_path, expand_paths(found[1])) == ["[t]-00001-of-00003.x", "[t]-00002-of-00003.x"]
 
 
 def test_star_needs_one_set(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from torch_tfrecord import record_file, records
 from torch_tfrecord.errors import DataLossError, NotATFRecordError
 from torch_tfrecord.faults import RecordFault
 from torch_tfrecord.records import RecordIterator, read_records
+from torch_tfrecord.writer import TFRecordWriter
 
 
 @pytest.fixture
@@ -401,3 +403,36 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     count, grown = map(int, result.stdout.split())
     assert count == 79_999
     assert grown * (1 if sys.platform == "darwin" else 1024) < 16_000_000
+
+
+@pytest.mark.parametrize("compression", ["gzip", None])
+def test_a_large_record_takes_time_in_proportion(
+    pipe: Path, tmp_path: Path, compression: Literal["gzip"] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes in many pieces, and none of them moves those before it: what is moved is counted."""
+    moved = 0
+    drop = record_file.FileReader._drop
+
+    class Counting(bytearray):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal moved
+            found = super().__getitem__(key)
+            moved += len(found) if isinstance(key, slice) else 0
+            return found
+
+    def counting_drop(reader: record_file.FileReader, count: int) -> None:
+        if not isinstance(reader._buffer, Counting):
+            reader._buffer = Counting(reader._buffer)
+        drop(reader, count)
+
+    monkeypatch.setattr(record_file.FileReader, "_drop", counting_drop)
+    payload = bytes(32 << 20)
+    whole = tmp_path / "whole"
+    with TFRecordWriter(whole, compression=compression) as writer:
+        writer.write(payload)
+        writer.write(b"last")
+    thread = feed(pipe, [whole.read_bytes()])
+    for path in (whole, pipe):
+        assert list(read_records(path)) == [payload, b"last"]
+    thread.join()
+    assert 0 < moved < 8 << 20

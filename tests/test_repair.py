@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import signal
@@ -322,7 +323,7 @@ def test_nothing_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "nothing was lost",
     ]
     assert output.read_bytes() == ALPHA + BETA
-    assert repair(source, "-o", output, "--quiet") == 0
+    assert repair(source, "-o", output, "--quiet", "--force") == 0
     assert capsys.readouterr() == ("", "")
 
 
@@ -381,7 +382,7 @@ def test_a_compressed_file_that_was_cut(tmp_path: Path, capsys: pytest.CaptureFi
         f"the compressed data are cut short at about byte {len(compressed) // 2:,} of {source}"
         in capsys.readouterr().out
     )
-    assert repair(source, "-o", output, "--json") == 1
+    assert repair(source, "-o", output, "--json", "--force") == 1
     error = {"reason": "inflate_truncated", "compressed_offset": len(compressed) // 2}
     assert report_of(capsys)["stream_error"] == error
 
@@ -443,7 +444,72 @@ def test_what_holds_no_records_gives_no_file(tmp_path: Path, capsys: pytest.Capt
     assert os.listdir(tmp_path) == ["a"]
     source.write_bytes(b"\x80\x81\x82")
     assert repair(source, "-o", output) == 1
+    problem = f"no whole record was found in its 3 bytes, so {output} is not written"
+    assert capsys.readouterr() == ("", f"tfrecord-index: error: {source}: {problem}\n")
+    source.write_bytes(b"hello")
+    assert repair(source, "-o", output) == 1
+    assert capsys.readouterr().out == ""
+    assert os.listdir(tmp_path) == ["a"]
+    source.write_bytes(b"")
+    assert repair(source, "-o", output) == 0
     assert output.read_bytes() == b""
+
+
+def test_no_file_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = tmp_path / "a", tmp_path / "b"
+    source.write_bytes(ALPHA + BETA[:-1])
+    output.write_bytes(b"precious")
+    assert repair(source, "-o", output) == 2
+    assert "this file exists: name another, or replace it with --force" in capsys.readouterr().err
+    assert output.read_bytes() == b"precious"
+    assert repair(source, "-o", output, "--force") == 1
+    assert output.read_bytes() == ALPHA
+    assert repair(source, "-o", source, "--force") == 2
+
+
+def test_what_follows_a_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = tmp_path / "a", tmp_path / "b"
+    source.write_bytes(zlib.compress(ALPHA + BETA) + zlib.compress(ALPHA))
+    assert repair(source, "-o", output) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "a second zlib stream, it seems" in lines[1]
+    assert lines[2] == "lost: what follows the stream"
+
+
+def crafted(size: int) -> bytes:
+    """Headers whose frames all end where the file does."""
+    return b"".join(header(size - at - 16) for at in range(0, size - 16, 12))
+
+
+def crossing(size: int) -> bytes:
+    """Headers whose frames end at one of the records behind them each, the first ones last."""
+    heads, records = size // 24, size // 34
+    record = frames([b"x"])
+    ends = (12 * heads + 17 * (records - i % records) for i in range(heads))
+    return b"".join(header(end - 12 * i - 16) for i, end in enumerate(ends)) + record * records
+
+
+def gaps(size: int) -> bytes:
+    """Such headers between whole records."""
+    return b"".join(frames([b"x"]) + header(size - at - 33) for at in range(0, size - 40, 29))
+
+
+@pytest.mark.parametrize("start", [b"", bytes(12)])
+@pytest.mark.parametrize("make", [crafted, crossing, gaps])
+def test_many_false_headers_take_no_more_than_their_share(make: Any, start: bytes, tmp_path: Path) -> None:
+    file = open_bytes(tmp_path, start + make(1_000_000))
+    began = time.monotonic()
+    pieces = list(salvage(file, "x"))
+    assert time.monotonic() - began < 20  # it was half an hour
+    places = [
+        (piece.start, piece.end)
+        if isinstance(piece, Lost)
+        else (int(piece.offsets[0]), int(piece.offsets[-1] + piece.lengths[-1]) + 16)
+        for piece in pieces
+    ]
+    assert places[0][0] == 0
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(places))
+    assert places[-1][1] == file.size()
 
 
 @pytest.mark.parametrize(
@@ -451,7 +517,7 @@ def test_what_holds_no_records_gives_no_file(tmp_path: Path, capsys: pytest.Capt
     [
         (["a"], "arguments are required: -o/--output"),
         (["missing", "-o", "b"], "missing: No such file or directory"),
-        (["a", "-o", "no/such/b"], "the directory to write in is missing"),
+        (["a", "-o", "no/such/b"], "the directory to write in, no/such, is missing"),
         (["a", "-o", "."], "a directory stands where a file is to be written"),
         (["a", "-o", "b", "--compression", "lz4"], "invalid choice: 'lz4'"),
         (["a*", "-o", "b"], "a*: 2 files, and repair takes one at a time"),
@@ -481,7 +547,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
     write_file(source, [payload] * 300_000)
     output.write_bytes(b"as it was")
     for seconds in (0.0, 0.02, 0.1):
-        command = [sys.executable, "-m", "index_tools", "repair", str(source), "-o", str(output)]
+        command = [sys.executable, "-m", "index_tools", "repair", "--force", str(source), "-o", str(output)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment())
         while process.poll() is None and not list(tmp_path.glob(".b.*.tmp")):
             time.sleep(0.001)

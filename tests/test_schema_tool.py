@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,12 @@ def test_what_has_no_schema(content: bytes, message: str, tmp_path: Path, capsys
     output = capsys.readouterr()
     assert message in output.err
     assert (output.out, output.err.count("\n")) == ("", 1)
+
+
+def test_a_pipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert schema(tmp_path / "pipe") == 2
+    assert "a pipe or a device stands where a TFRecord file is expected" in capsys.readouterr().err
 
 
 def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

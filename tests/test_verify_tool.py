@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from record_files import ALPHA, BETA, flip, frames, header, starts, write_file
 from wounds import inflict
 
+from index_tools import streams
 from index_tools.__main__ import main
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.records import read_records
@@ -83,9 +85,10 @@ def test_what_repair_would_save(tmp_path: Path, capsys: pytest.CaptureFixture[st
             "num_records": 1,
             "num_bytes": 66,
             "faults": [
-                {"record": 1, "offset": 21, "reason": "length_crc", "bytes_lost": 45, "message": place},
+                {"record": 1, "offset": 21, "reason": "length_crc", "bytes_lost": 45, "known": False, "message": place},
             ],
             "num_salvageable": 2,
+            "search_problem": None,
             "index_problem": None,
             "error": None,
         }
@@ -216,13 +219,22 @@ def test_an_index_of_other_content(tmp_path: Path, capsys: pytest.CaptureFixture
     assert problem == "the file has other content now than when the index was made"
 
 
-def test_damage_that_an_index_leaves_out_is_still_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_that_an_index_leaves_out_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, index = tmp_path / "a", tmp_path / "i.tfrindex"
     path.write_bytes(ALPHA + flip(BETA, 13) + ALPHA)
     RecordIndex.build(path, verify="all", on_error="skip").save(index)
     document = report(capsys, index)
-    assert document["status"] == 1
+    assert (document["status"], document["num_faults"], document["num_known_faults"]) == (0, 1, 1)
     assert document["files"][0]["index_problem"] is None
+    assert verify(index) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{path}: record 1 at byte 21: the data checksum is wrong (20 bytes lost); known, and left out of the index",
+        "1 file, 2 whole records, 62 bytes: all is well, but for 1 fault that the index leaves out",
+    ]
+    path.write_bytes(ALPHA + flip(BETA, 13) + flip(ALPHA, 13))
+    document = report(capsys, index)
+    assert [fault["known"] for fault in document["files"][0]["faults"]] == [True, False]
+    assert document["status"] == 1
 
 
 def test_a_damaged_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,8 +261,8 @@ ODD = ("a b", "[1]", "*", "x@2", "größe", "line\nbreak", os.fsdecode(b"\xff"),
 def test_odd_names_in_each_command(command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / name
     write_file(path, [bytes.fromhex("0a0d0a0b0a016112061a040a020102")])  # the feature a: 1, 2
-    options = {"build": ["-o", "i"], "repair": ["-o", "out"], "convert": ["-o", "a.idx"]}.get(command, [])
-    options = [str(tmp_path / option) if i else option for i, option in enumerate(options)]
+    options = {"build": ["-o", "i"], "repair": ["-o", "out", "--force"], "convert": ["-o", "a.idx"]}.get(command, [])
+    options = [str(tmp_path / option) if i == 1 else option for i, option in enumerate(options)]
     assert main([command, str(path), *options]) == 0
     text = capsys.readouterr().out
     assert all(character.isprintable() for line in text.split("\n") for character in line)
@@ -293,7 +305,97 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
     assert lines[1] == f"cannot read {tmp_path}/c: No such file or directory"
     assert lines[2] == "3 files, 5 whole records, 99 bytes: 2 of them bad, 0 faults"
     (tmp_path / "a").write_bytes(BETA[:-1])
-    assert verify(tmp_path) == 1
+    assert verify(tmp_path) == 2
+    assert "the record is cut short" in capsys.readouterr().out
+    assert verify(tmp_path / "missing", tmp_path / "a") == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"cannot read {tmp_path}/missing: No such file or directory"
+    assert lines[1].startswith(f"{tmp_path}/a: record 0 at byte 0: the record is cut short")
+
+
+# --- behind damage, in compressed files -------------------------------------------------------------------------------
+
+
+def behind(folder: Path, name: str) -> Path:
+    payloads = [b"x" * 50] * 51
+    data = flip(frames(payloads), starts(payloads)[1] + 2, 0x11)
+    (folder / name).write_bytes(compress(flip(data, starts(payloads)[1] + 12), "gzip"))
+    return folder / name
+
+
+def test_the_limit_of_inflating(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = behind(tmp_path, "a")
+    (file,) = report(capsys, path)["files"]
+    assert (file["num_salvageable"], file["search_problem"]) == (49, None)
+    monkeypatch.setenv("TORCH_TFRECORD_INFLATE_BYTES", "0")
+    (file,) = report(capsys, path)["files"]
+    assert file["num_salvageable"] is None
+    problem = "no record was looked for behind that, as TORCH_TFRECORD_INFLATE_BYTES is 0 bytes"
+    assert file["search_problem"] == problem
+    assert verify(path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("the length checksum is wrong (3,300 bytes, all to the end, lost)")
+    assert lines[1] == f"{path}: {problem}"
+    monkeypatch.setenv("TORCH_TFRECORD_INFLATE_BYTES", str(66 * 20))
+    assert verify(path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "18 or more whole records in them, for `tfrecord-index repair` to save" in lines[0]
+    assert "up to byte 1,320 of the uncompressed stream only" in lines[1]
+
+
+def test_the_limit_is_for_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abcd":
+        (tmp_path / name).write_bytes(compress(ALPHA + flip(header(5), 2, 0x11) + bytes(20_000_000), "gzip"))
+    monkeypatch.setenv("TORCH_TFRECORD_INFLATE_BYTES", "8000000")
+    room: list[int] = []
+    before = streams._write
+
+    def write(descriptor: int, data: memoryview) -> None:
+        before(descriptor, data)
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        temporary = {os.stat(link).st_ino: os.stat(link).st_size for link in links if "(deleted)" in read_link(link)}
+        room.append(sum(temporary.values()))
+
+    monkeypatch.setattr(streams, "_write", write)
+    assert report(capsys, tmp_path, "--threads", 4)["status"] == 1
+    assert 7_000_000 < max(room) <= 8_000_000
+
+
+def read_link(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def test_no_folder_to_inflate_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = behind(tmp_path, "a")
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    (file,) = report(capsys, path)["files"]
+    assert file["error"] is None
+    start = (
+        "no record was looked for behind that: the file cannot be uncompressed into a temporary file in /no/such/folder"
+    )
+    assert file["search_problem"].startswith(start)
+
+
+def test_losses_of_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cut, two = tmp_path / "cut", tmp_path / "two"
+    data = frames([Random(i).randbytes(50) for i in range(200)])
+    cut.write_bytes(compress(data, "gzip")[:-3000])
+    two.write_bytes(zlib.compress(frames(FIVE)) * 2)
+    assert verify(cut) == 1
+    assert capsys.readouterr().out.splitlines()[0].endswith("(what the rest of the stream held lost)")
+    assert verify(two) == 1
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "followed by something else: a second zlib stream, it seems, and only gzip allows several" in line
+    assert line.endswith("(what follows it lost)")
 
 
 @pytest.mark.parametrize(

@@ -401,7 +401,7 @@ try:
             for _ in range(3):
                 writer.write(os.urandom(1_100_000))
         except OSError as error:
-            print(type(error).__name__, error.errno)
+            print(type(error).__name__, error.errno, error.filename)
         # the error was caught, and yet the file must not pass for whole
 except OSError as error:
     print(error)
@@ -409,11 +409,28 @@ except OSError as error:
     path.write_bytes(BETA)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines() == [
-        "OSError 27",
+        f"OSError 27 {path}",
         f"[Errno 5] the file was given up when a write failed: {str(path)!r}",
     ]
     assert path.read_bytes() == BETA
     assert os.listdir(path.parent) == ["a.tfrecord"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [("gz", "gzip"), ("GZ", "gzip"), ("gzip", "gzip"), ("zz", "zlib"), ("zlib", "zlib"), ("deflate", "zlib")],
+)
+def test_plain_file_of_a_compressed_name_warns(tmp_path: Path, ending: str, kind: Literal["gzip", "zlib"]) -> None:
+    path = tmp_path / f"a.tfrecord.{ending}"
+    with pytest.warns(UserWarning, match=f'will be a plain file, .*: pass compression="{kind}"') as caught:
+        writer = TFRecordWriter(path)
+    assert caught[0].filename == __file__
+    with writer:
+        writer.write(b"alpha")
+    assert path.read_bytes() == ALPHA
+    with TFRecordWriter(path, compression=kind) as writer:  # a warning would be an error
+        writer.write(b"beta")
+    assert list(read_records(path)) == [b"beta"]
 
 
 def test_repr(path: Path) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from torch_tfrecord.collation import collate
 from torch_tfrecord.drawing import Draw, Indices, SampledIndex, as_rows, draw_of
 from torch_tfrecord.errors import StaleIndexError
-from torch_tfrecord.faults import check_budget
+from torch_tfrecord.faults import RecordFault, check_budget
 from torch_tfrecord.index import RecordIndex
 from torch_tfrecord.paths import Paths, expand_paths
 from torch_tfrecord.reading import Ids, Located, Reader
@@ -58,7 +58,7 @@ class TFRecordDataset(Dataset[Any]):
             with the list of records.
         verify: "all": each record's checksum is checked when it is read; "length": only that of its length; "none".
         on_error: "raise"; or "skip": the index is made by reading everything, and damaged records are left out of it,
-            so that the data set has only whole ones. ``index.faults`` lists what was left out.
+            so that the data set has only whole ones. ``faults`` lists what was left out.
         max_faults: With "skip": more faults than this in the files raise all the same. None: any number is left out.
 
     Compressed files (gzip or zlib, told by their content) are uncompressed into a temporary file without a name, as far
@@ -108,6 +108,11 @@ class TFRecordDataset(Dataset[Any]):
     def features(self) -> dict[str, Any] | Callable[[bytes], Any] | None:
         """What is read of each record."""
         return self._recipe.features
+
+    @property
+    def faults(self) -> tuple[RecordFault, ...]:
+        """What was left out of the files with ``on_error="skip"``: the index's list."""
+        return self.index.faults
 
     def __len__(self) -> int:
         return len(self._rows)

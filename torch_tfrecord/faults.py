@@ -53,8 +53,9 @@ class RecordFault:
             checksum of the compressed stream, or gzip member, that ends here is wrong. ``length_crc``,
             ``truncated_header``, ``truncated_payload``, ``inflate_data``, ``inflate_truncated``,
             ``inflate_trailer_missing``, ``inflate_trailing``, ``not_a_tfrecord``: the rest of the file was left out.
-        bytes_lost: How many bytes were left out. Of a compressed file, uncompressed ones, as far as it can be
-            uncompressed. None where that is not known (a pipe).
+        bytes_lost: How many bytes were left out; of a compressed file, uncompressed ones. None where that is not known:
+            for a pipe, and where the rest of a compressed file cannot be uncompressed (always so for ``inflate_data``,
+            ``inflate_truncated`` and ``inflate_trailing``).
     """
 
     path: str
@@ -181,7 +182,10 @@ def _advice(code: str, *, indexed: bool) -> str:
     if code == "data_crc":
         return f'{restore}, or pass on_error="skip" to leave this record out'
     if code == "length_crc":
-        return f'No record after this one can be found. {restore}, or pass on_error="skip" to use those before this one'
+        return (
+            f'{restore}, or pass on_error="skip" to use the records before this one; '
+            "`tfrecord-index repair` finds those after it"
+        )
     if code == "inflate_checksum":
         return f'{restore}, or pass on_error="skip" to use the records whose own checksums are right'
     if code.startswith("inflate_"):

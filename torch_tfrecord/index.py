@@ -250,7 +250,8 @@ class RecordIndex:
         number, shard = self._find(record)
         faults = self.faults_in(shard)
         offset = self[number].offset if faults else 0
-        left_out = bisect.bisect_left(faults, offset, key=operator.attrgetter("offset"))
+        before = bisect.bisect_left(faults, offset, key=operator.attrgetter("offset"))
+        left_out = sum(fault.reason == "data_crc" for fault in faults[:before])  # other faults are no records
         return shard, number - self._starts[shard] + left_out
 
     def locate(self, ids: Int64s) -> tuple[Int64s | None, Int64s, Int64s]:

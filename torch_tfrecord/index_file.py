@@ -204,7 +204,9 @@ def _read_header(name: str, file: IO[bytes], size: int) -> tuple[Any, int, int]:
     """The JSON document, the number of records, and where the arrays start."""
     start = file.read(_START.size)
     if start[: len(MAGIC)] != MAGIC:
-        raise StaleIndexError(f"{name}: this is not an index file of torch_tfrecord")
+        raise StaleIndexError(
+            f"{name}: this is not an index file of torch_tfrecord; `tfrecord-index convert` makes one of another tool's"
+        )
     if len(start) < _START.size:
         raise _damaged(name, f"it is only {size} bytes long")
     _, version, text_size, records, checksum, _ = _START.unpack(start)

@@ -279,8 +279,8 @@ class _Scan:
             raise error
         return error
 
-    def leave_out(self, fault: Fault, error: TFRecordError, lost: int) -> None:
-        """Note damage that cost some bytes."""
+    def leave_out(self, fault: Fault, error: TFRecordError, lost: int | None) -> None:
+        """Note damage that cost some bytes; None: nobody knows how many."""
         code, _, _, position, _, _ = fault
         self._note(RecordFault(self._path, self._frames, position, code, lost), error)
         self._frames += code == "data_crc"  # other damage is no record, or has none behind it

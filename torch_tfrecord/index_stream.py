@@ -155,7 +155,7 @@ class StreamWalk:
             self._drop(HEADER_BYTES)
         return piece
 
-    def pass_by(self, fault: Fault, advance: Callable[[], object]) -> int:
+    def pass_by(self, fault: Fault, advance: Callable[[], object]) -> int | None:
         """Pass by damage: one record, or a wrong checksum of the stream, or else all that is left of the stream.
 
         Args:
@@ -163,7 +163,7 @@ class StreamWalk:
             advance: Called now and then where that takes long.
 
         Returns:
-            Bytes of the stream that are lost.
+            Bytes of the stream that are lost; None where it cannot be inflated up to its end.
         """
         code, start = fault[0], fault[3]
         if code == "inflate_checksum":  # after which another member may follow
@@ -178,7 +178,9 @@ class StreamWalk:
                 self._fill()
                 advance()
             self._drop(self._filled)
-            self._error = None
+            error, self._error = self._error, None
+            if error is not None and not error.is_at_end:
+                return None
         return self._offset - start
 
     def _fill(self) -> None:

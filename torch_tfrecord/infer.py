@@ -13,7 +13,7 @@ from torch_tfrecord.errors import ParseError
 from torch_tfrecord.faults import FRAME_OVERHEAD, payload_problem
 from torch_tfrecord.native import core
 from torch_tfrecord.paths import Paths, expand_paths
-from torch_tfrecord.records import read_records
+from torch_tfrecord.records import OnError, check_on_error, read_records
 from torch_tfrecord.schema import Feature, FixedLenFeature, Schema, VarLenFeature
 from torch_tfrecord.sniff import is_sequence_example
 
@@ -33,7 +33,7 @@ class _Seen:
     most: int = 0
 
 
-def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
+def infer_schema(paths: Paths, *, max_records: int = 10_000, on_error: OnError = "raise") -> Schema:
     """Find specs that read the Examples of some files.
 
     A feature with one number of values in all records becomes a `FixedLenFeature`, any other a `VarLenFeature`. Names
@@ -43,6 +43,7 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
     Args:
         paths: As for `TFRecordDataset`: a path, a glob, ``name@N``, a directory, or a list of them.
         max_records: How many records to look at, the first ones of every file. 0: all.
+        on_error: ``"raise"``; or ``"skip"`` to leave damage out as `read_records` does, which logs what it leaves out.
 
     Returns:
         Specs by name, sorted; it prints as ready Python.
@@ -51,7 +52,7 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
         ParseError: A record is no Example (a SequenceExample, say), there is no feature at all, or a feature has
             different dtypes.
         DataLossError: A file is damaged or no TFRecord file.
-        ValueError: ``max_records`` is negative.
+        ValueError: ``max_records`` is negative, or ``on_error`` none of its choices.
 
     Example:
         >>> import torch_tfrecord as tfr
@@ -62,14 +63,21 @@ def infer_schema(paths: Paths, *, max_records: int = 10_000) -> Schema:
     """
     if max_records < 0:
         raise ValueError(f"max_records must be 0, for all records, or more, not {max_records}")
+    check_on_error(on_error)
     files = expand_paths(paths)
     share = -(-max_records // len(files)) if max_records > 0 else None
     seen: dict[bytes, _Seen] = {}
     total = 0
     for path in files:
-        offset = 0
-        for number, record in enumerate(itertools.islice(read_records([path]), share)):
+        number = offset = noted = 0
+        records = read_records([path], on_error=on_error)
+        for record in itertools.islice(records, share):
+            for fault in records.faults[noted:]:  # those that lie before this record
+                number += fault.reason == "data_crc"
+                offset += fault.bytes_lost or 0
+            noted = len(records.faults)
             _look(record, f"{path}: record {number} at byte {offset}", seen)
+            number += 1
             offset += len(record) + FRAME_OVERHEAD
             total += 1
     schema = {_text(name): spec for name in sorted(seen) if (spec := _spec(_text(name), seen[name], total)) is not None}

@@ -53,6 +53,11 @@ class InflateError(Exception):
         self.expected = expected
         self.found = found
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all of the stream's data came before it. What comes behind other damage, nobody can tell."""
+        return self.code == "inflate_trailer_missing"
+
     def fault(self, position: int) -> Fault:
         """The same in the core's form, for a record whose frame is at a position."""
         return self.code, 0, -1, position, self.expected, self.found

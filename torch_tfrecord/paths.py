@@ -184,7 +184,10 @@ def _shards(name: str, stem: str, count: str, suffix: str) -> list[str]:
     for shard in range(total):
         path = f"{stem}-{shard:05d}-of-{total:05d}{suffix}"
         if not os.path.exists(path):
-            raise _missing(f"shard {shard} of {total} is missing: {path}", name, _as_pattern(path))
+            problem = f"shard {shard} of {total} is missing: {path}"
+            if count == "*":
+                problem += f" (for those that are there: {glob.escape(stem)}-*-of-{total:05d}{glob.escape(suffix)})"
+            raise _missing(problem, name, _as_pattern(path))
         files.append(path)
     if not files:
         raise FileNotFoundError(errno.ENOENT, "a sharded name needs at least one shard", name)

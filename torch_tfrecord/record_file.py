@@ -184,6 +184,8 @@ class FileReader:
 
     def _drop(self, count: int) -> None:
         """Let go of the first bytes of the buffer."""
+        if count == 0:  # or each piece of a large record would move all that came before it
+            return
         rest = self._filled - count
         self._buffer[:rest] = self._buffer[count : self._filled]
         self._filled = rest
@@ -246,10 +248,16 @@ class FileReader:
         return False
 
     def _bytes_left(self, end: int) -> int | None:
-        """How many bytes there are from the buffer's start on; None for a pipe, which may never end."""
+        """How many bytes there are from the buffer's start on.
+
+        None for a pipe, which may never end, and for a compressed file that cannot be inflated up to its end.
+        """
         if end != _UNKNOWN:
             return end - self._offset
-        return self._pass_rest() if self._file.seekable() and self._kind else None
+        if not self._file.seekable() or not self._kind:
+            return None
+        left = self._pass_rest()
+        return left if self._damage is None or self._damage.is_at_end else None
 
     def _note(self, fault: RecordFault) -> None:
         leave_out(self._reading.faults, fault)

@@ -9,6 +9,9 @@ signs tell those apart, where enough of the outer record is left:
       the outer record is not even lost.
 
 Where neither holds, every record that is found is taken: rather one too many than one too few.
+
+Looking for these signs is bounded, so that a file in which much looks like headers takes time in proportion to its
+size: see ``_Effort``.
 """
 
 from __future__ import annotations
@@ -37,6 +40,13 @@ _SCANNED_AT_ONCE = 1 << 26
 _AHEAD_BYTES = 1 << 26  # how far behind damage to look for the end of a record that holds others
 _AHEAD_TIMES = 16
 _LOOKED_BACK = 8  # whole records before damage, to see whether they hold others
+_WINDOWS_KEPT = 8
+_EFFORT_LEAST = 1 << 30  # see ``_Effort``
+_EFFORT_A_BYTE = 256
+_SEARCH_COST = 16  # of a byte that is searched for headers, where one that is checked costs 1
+_CALL_COST = 1 << 13
+_NEST_COST = 1 << 15
+_SHORT_BYTES = 1 << 16  # frames that are always checked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +106,13 @@ def find_header(file: core.File, start: int, end: int) -> int:
 
     Its length has the right checksum; its payload is not looked at. Raises OSError.
     """
-    return next(_headers(file, start, end, end), (end, 0))[0]
+    for base in range(start, end, _SEARCHED_AT_ONCE):
+        data = file.read(base, min(_SEARCHED_AT_ONCE, end - base) + HEADER_BYTES - 1)
+        positions = header_positions(data, min(end - base, _TOO_LONG - 1))
+        fits = base + positions + _lengths_at(data, positions) + FRAME_OVERHEAD <= end
+        if fits.any():
+            return base + int(positions[fits][0])
+    return end
 
 
 def header_positions(data: bytes, longest: int = _TOO_LONG - 1) -> Int64s:
@@ -138,15 +154,65 @@ def _crc_tables() -> list[np.ndarray[Any, np.dtype[np.uint32]]]:
     return [np.array([change(place, byte) for byte in range(256)], np.uint32) for place in range(_LENGTH_BYTES)]
 
 
-def _headers(file: core.File, start: int, stop: int, end: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each frame that begins in [start, stop), ends by ``end``, and has the right length checksum."""
-    for base in range(start, stop, _SEARCHED_AT_ONCE):
-        data = file.read(base, min(_SEARCHED_AT_ONCE, stop - base) + HEADER_BYTES - 1)
-        longest = min(end - base, _TOO_LONG - 1)
-        for position in header_positions(data, longest).tolist():
-            frame_end = base + position + core.frame_size(data[position : position + HEADER_BYTES])
-            if frame_end <= end:
-                yield base + position, frame_end
+class _Effort:
+    """What may still be spent on looking at bytes again, in bytes that are checked.
+
+    A walk looks at every byte once. Damage makes it look at some again, and many false headers at the same ones again
+    and again. When the effort is spent, damage is met without looking around, and no long frame is tried.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = _EFFORT_LEAST + _EFFORT_A_BYTE * size
+
+    @property
+    def is_spent(self) -> bool:
+        return self._left < 0
+
+    def spend(self, cost: int) -> None:
+        self._left -= cost + _CALL_COST
+
+
+class _Headers:
+    """The headers in a file whose frames end by some place, searched a window at a time and kept for a while."""
+
+    def __init__(self, file: core.File, end: int, effort: _Effort) -> None:
+        self._file = file
+        self._end = end
+        self._effort = effort
+        self._windows: dict[int, tuple[Int64s, Int64s]] = {}  # by their starts, the oldest first
+
+    def first(self, start: int) -> int:
+        """The first header from ``start`` on; the end if there is none."""
+        return next((int(begins[0]) for begins, _ in self.between(start, self._end)), self._end)
+
+    def between(self, start: int, stop: int) -> Iterator[tuple[Int64s, Int64s]]:
+        """Begins and ends of the frames that begin in [start, stop), window by window; none of them is empty."""
+        for base in range(start - start % _SEARCHED_AT_ONCE, stop, _SEARCHED_AT_ONCE):
+            begins, ends = self._window(base)
+            low, high = begins.searchsorted((start, stop))
+            if low < high:
+                yield begins[low:high], ends[low:high]
+
+    def _window(self, base: int) -> tuple[Int64s, Int64s]:
+        window = self._windows.get(base)
+        if window is None:
+            data = self._file.read(base, min(_SEARCHED_AT_ONCE, self._end - base) + HEADER_BYTES - 1)
+            self._effort.spend(_SEARCH_COST * len(data))
+            positions = header_positions(data, min(self._end - base, _TOO_LONG - 1))
+            ends = base + positions + _lengths_at(data, positions) + FRAME_OVERHEAD
+            window = base + positions[ends <= self._end], ends[ends <= self._end]
+            self._windows[base] = window
+            if len(self._windows) > _WINDOWS_KEPT:
+                del self._windows[next(iter(self._windows))]
+        return window
+
+
+def _lengths_at(data: bytes, positions: Int64s) -> Int64s:
+    if not len(positions):
+        return positions
+    lengths = np.ndarray(len(data) - HEADER_BYTES + 1, "<u8", data, 0, (1,))
+    found: Int64s = lengths[positions].astype(np.int64)
+    return found
 
 
 def _near_lengths(header: bytes) -> list[int]:
@@ -166,11 +232,13 @@ class _Salvage:
         self._file = file
         self._path = path
         self._end = file.size()
+        self._effort = _Effort(self._end)
+        self._headers = _Headers(file, self._end, self._effort)
         self._before: list[tuple[int, int]] = []  # offsets and lengths of the whole records met last
 
     def pieces(self, at: int) -> Iterator[Saved | Lost]:
         while at < self._end:
-            offsets, lengths, stop, fault = self._file.scan(at, _SCANNED_AT_ONCE, 2)
+            offsets, lengths, stop, fault = self._scan(at)
             if len(offsets):
                 yield Saved(offsets, lengths)
                 self._before = list(
@@ -181,6 +249,18 @@ class _Salvage:
                 piece, at = self._behind(at, fault)
                 yield piece
 
+    def _scan(self, at: int) -> tuple[Int64s, Int64s, int, Fault | None]:
+        """The whole records from here on, as ``File.scan`` says them, and what ends them."""
+        if not self._effort.is_spent:
+            found = self._file.scan(at, _SCANNED_AT_ONCE, 2)
+            if found[3] is not None and found[3][0] == "data_crc":
+                self._effort.spend(core.frame_size(self._file.read(found[2], HEADER_BYTES)))
+            return found
+        offsets, lengths, stop, fault = self._file.scan(at, 1, 1)
+        if fault is None and stop - at > _SHORT_BYTES:
+            return offsets[:0], lengths[:0], at, ("data_crc", 0, -1, at, 0, 0)
+        return (offsets, lengths, stop, fault) if fault is not None else self._file.scan(at, 1, 2)
+
     def _behind(self, at: int, fault: Fault) -> tuple[Saved | Lost, int]:
         """What lies at damage, and where the next record begins."""
         code = fault[0]
@@ -190,11 +270,11 @@ class _Salvage:
             raise DataLossError(f"{self._path}: the file was cut short while it was read")
         if code in {"data_crc", "truncated_payload"}:
             trusted = self._trusted_end(at, code)
-            after = find_header(self._file, at + 1, self._end) if trusted is None else trusted
+            after = self._headers.first(at + 1) if trusted is None else trusted
             return Lost(at, after, code, 1, perhaps_more=trusted is None), after
         end = self._end_of_headless(at)
         if end is None:
-            found = find_header(self._file, at + 1, self._end)
+            found = self._headers.first(at + 1)
             return Lost(at, found, code, 0, perhaps_more=True), found
         length = end - at - FRAME_OVERHEAD
         return Saved(np.array([at], np.int64), np.array([length], np.int64), mended=True), end
@@ -204,10 +284,12 @@ class _Salvage:
 
         A payload with missing or added bytes does not end where its header says, but by chance.
         """
+        if self._effort.is_spent:
+            return None
         end = min(at + core.frame_size(self._file.read(at, HEADER_BYTES)), self._end)
         if code == "truncated_payload":
             # Cut short, and what it holds are not its neighbours; or else many more of its own bytes are missing.
-            plausible = self._nests() or find_header(self._file, at + 1, self._end) == self._end
+            plausible = self._nests() or self._headers.first(at + 1) == self._end
         else:
             plausible = self._is_boundary(end)
         return end if plausible and not self._is_crossed(at + 1, end) else None
@@ -218,7 +300,10 @@ class _Salvage:
 
     def _is_whole(self, at: int) -> bool:
         """Whether a whole record lies here, not just what begins like one."""
-        return at < self._end and self._file.scan(at, 1, 2)[3] is None
+        if at >= self._end:
+            return False
+        self._effort.spend(min(core.frame_size(self._file.read(at, HEADER_BYTES)), self._end - at))
+        return self._file.scan(at, 1, 2)[3] is None
 
     def _begins(self, at: int) -> bool:
         return len(header_positions(self._file.read(at, HEADER_BYTES))) > 0
@@ -229,26 +314,32 @@ class _Salvage:
         A frame inside a payload ends before that payload's own checksum. So one that ends just where the outer one
         should, or a whole one that ends behind that, is not inside: bytes are missing, or were added.
         """
-        reached: set[int] = set()  # ends of frames, but of those that others follow
-        for begin, after in _headers(self._file, start, end, self._end):
-            if after > end and self._is_whole(begin):
+        for begins, ends in self._headers.between(start, end):
+            self._effort.spend(len(ends))
+            if (ends == end).any():
                 return True
-            reached.discard(begin)
-            reached.add(after)
-        return end in reached
+            for begin in begins[ends > end].tolist():
+                if self._effort.is_spent:
+                    return False
+                if self._is_whole(begin):
+                    return True
+            if self._effort.is_spent:
+                return False
+        return False
 
     def _nests(self) -> bool:
         """Whether the last whole records hold others, so that the next one may, too."""
         bodies = [(offset + HEADER_BYTES, offset + HEADER_BYTES + length) for offset, length in self._before]
+        self._effort.spend(sum(_NEST_COST + _SEARCH_COST * (end - body) for body, end in bodies))
         return any(find_header(self._file, body, end) < end for body, end in bodies)
 
     def _end_of_headless(self, at: int) -> int | None:
         """Where the frame at ``at``, whose header is damaged, ends, if its payload is whole."""
         body = at + HEADER_BYTES
-        if body + _FOOTER_BYTES > self._end:
+        if body + _FOOTER_BYTES > self._end or self._effort.is_spent:
             return None
         near = [body + length + _FOOTER_BYTES for length in _near_lengths(self._file.read(at, HEADER_BYTES))]
-        found = find_header(self._file, body + _FOOTER_BYTES, self._end)
+        found = self._headers.first(body + _FOOTER_BYTES)
         for ends in ([end for end in near if end <= self._end], self._ends(found)):
             crc, done = 0, body
             for end in ends:
@@ -262,6 +353,7 @@ class _Salvage:
 
     def _crc(self, start: int, end: int, crc: int) -> int:
         """The checksum of some more bytes."""
+        self._effort.spend(end - start)
         for base in range(start, end, _SEARCHED_AT_ONCE):
             crc = core.crc32c(self._file.read(base, min(_SEARCHED_AT_ONCE, end - base)), crc)
         return crc
@@ -271,7 +363,8 @@ class _Salvage:
         limit = min(found + _AHEAD_BYTES, self._end)
         for _ in range(_AHEAD_TIMES):
             yield found
-            if found >= limit:
+            if found >= limit or self._effort.is_spent:
                 return
-            _, _, stop, _ = self._file.scan(found, limit - found, 1)
-            found = find_header(self._file, stop, self._end)
+            passed, _, stop, _ = self._file.scan(found, limit - found, 1)
+            self._effort.spend(_SEARCH_COST * FRAME_OVERHEAD * len(passed))
+            found = self._headers.first(stop)

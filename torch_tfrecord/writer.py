@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _BUFFER_BYTES = 1 << 20
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}  # zlib tells the formats by them
 _MEMORY_LEVEL = 9  # the most: faster and smaller than zlib's own 8, for 128 KiB more
+_COMPRESSED_NAMES = {".gz": "gzip", ".gzip": "gzip", ".zz": "zlib", ".zlib": "zlib", ".deflate": "zlib"}
 _KINDS = {1: "bytes", 2: "float32", 3: "int64"}
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,9 @@ class TFRecordWriter:
         IsADirectoryError: The path is a directory.
         ValueError: ``compression`` is none of its choices.
 
+    Warns:
+        UserWarning: The name ends as that of a compressed file (``.gz``, say), and ``compression`` is None.
+
     Example:
         >>> import os, tempfile, torch_tfrecord as tfr
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,6 +76,8 @@ class TFRecordWriter:
 
     def __init__(self, path: StrPath, *, compression: Codec = None) -> None:
         kind = codec(compression)
+        if kind is None:
+            _warn_of_name(os.fspath(path))
         self._deflater = None if kind is None else zlib.compressobj(wbits=_WINDOW_BITS[kind], memLevel=_MEMORY_LEVEL)
         self.num_records = 0
         self.num_bytes = 0
@@ -92,6 +98,7 @@ class TFRecordWriter:
         """Write a record: bytes-like as they are, str as UTF-8.
 
         Raises:
+            OSError: It could not be written, for want of room, say; then the writer is closed, without a file.
             ValueError: The writer is closed.
             TypeError: The record is neither; a protobuf message is written as ``message.SerializeToString()``.
         """
@@ -151,9 +158,11 @@ class TFRecordWriter:
         self._drain(zlib.Z_FINISH)
         self._clean_up.detach()
         try:
-            os.close(self._descriptor)
-        except BaseException:
+            os.close(self._descriptor)  # some file systems find out only now that there is no room
+        except BaseException as error:
             _remove(self._temporary)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, self._path) from None
             raise
         try:
             os.replace(self._temporary, self._target)
@@ -232,9 +241,11 @@ class TFRecordWriter:
                     written = 0
                     while written < len(view):
                         written += os.write(self._descriptor, view[written:])
-        except BaseException:
+        except BaseException as error:
             self._failed = True
             self.discard()
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, self._path) from None
             raise
 
     def _deflate(self, deflater: zlib._Compress, data: Buffer, flush: int) -> Iterator[bytes]:
@@ -258,6 +269,14 @@ def _target_of(path: str) -> str:
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "only a regular file can be written, not a device or a pipe", path)
     return target
+
+
+def _warn_of_name(path: str) -> None:
+    """Warn where a plain file is to get the name of a compressed one."""
+    kind = _COMPRESSED_NAMES.get(os.path.splitext(path)[1].lower())
+    if kind is not None:
+        problem = f"{path} will be a plain file, whatever its name says"
+        warnings.warn(f'{problem}: pass compression="{kind}" to compress it', stacklevel=3)
 
 
 def _conflict(key: bytes, earlier: int, kind: int, path: str) -> str:
