@@ -224,7 +224,9 @@ class TFRecordLoader:
         self._passes.load(*state["_passes"])
 
     def __repr__(self) -> str:
-        return f"TFRecordLoader({self.dataset!r}, batch_size={self.batch_size}, order {order_name(self.shuffle)!r})"
+        how = f"batch_size={self.batch_size}, order={order_name(self.shuffle)!r}, seed={self.seed}"
+        who = f"drop_last={self.drop_last}, rank={self.rank}, world_size={self.world_size}"
+        return f"TFRecordLoader({self.dataset!r}, {how}, {who})"
 
 
 class LoaderIterator(Iterator[Any]):
@@ -340,6 +342,8 @@ def _as_dataset(dataset: Any) -> TFRecordDataset:
     advice = "use torch's DataLoader, with tfr.collate"
     if isinstance(dataset, ConcatDataset):
         advice = "make one TFRecordDataset of all the paths, or use torch's DataLoader with tfr.collate"
+    elif isinstance(dataset, str | os.PathLike):
+        advice = "make a TFRecordDataset of the paths first"
     elif isinstance(dataset, TFRecordDataset | Subset):
         advice = "put what its class does into transform=, or use torch's DataLoader with tfr.collate"
     raise TypeError(f"TFRecordLoader reads a TFRecordDataset, or a Subset of one, not {kind.__name__}: {advice}")

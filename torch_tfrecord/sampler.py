@@ -107,6 +107,10 @@ class RecordSampler(DistributedSampler[Any]):
         self._passes.set_epoch(epoch)
         self._newest = None
 
+    def __repr__(self) -> str:
+        how = f"order={order_name(self._shuffle)!r}, seed={self.seed}, drop_last={self.drop_last}"
+        return f"RecordSampler({len(self)} rows, {how}, rank={self.rank}, num_replicas={self.num_replicas})"
+
     def __len__(self) -> int:
         return self.num_samples
 

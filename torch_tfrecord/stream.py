@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from torch_tfrecord.checks import check_integer
 from torch_tfrecord.dataset import TFRecordDataset
@@ -110,6 +110,8 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         self.rank, self.world_size = resolve_rank(rank, world_size)
         self.dataset: TFRecordDataset | None = None
         self._unindexed: Unindexed | None = None
+        if isinstance(paths, Dataset):
+            raise TypeError("TFRecordIterableDataset takes paths, not a data set: TFRecordLoader takes one")
         paths = paths if isinstance(paths, str | os.PathLike) else list(paths)
         if index is False or (index is None and is_unindexable(paths)):
             self._refuse_unindexed(subset)
@@ -296,6 +298,12 @@ class TFRecordIterableDataset(IterableDataset[Any]):
             num_workers=num_workers,
             drop_last=self.drop_last,
         )
+
+    def __repr__(self) -> str:
+        what = "input without an index" if self.dataset is None else repr(self.dataset)
+        how = f"batch_size={self.batch_size}, order={order_name(self.shuffle)!r}, seed={self.seed}"
+        who = f"drop_last={self.drop_last}, rank={self.rank}, world_size={self.world_size}"
+        return f"TFRecordIterableDataset({what}, {how}, {who})"
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no pass at work: its next one is the one that would be next here.
