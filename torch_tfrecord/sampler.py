@@ -148,8 +148,7 @@ class RecordSampler(DistributedSampler[Any]):
         Raises:
             ValueError: ``rows`` is negative.
         """
-        if rows is not None and rows < 0:
-            raise ValueError(f"rows is {rows}, and must not be negative")
+        rows = None if rows is None else check_integer(rows, "rows", 0)
         epoch, position = self._passes.state
         drawn = self._newest
         if drawn is not None and (rows is not None or not drawn.ended):

@@ -43,7 +43,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
     from nothing but its own states with ``num_workers=0``.
 
     Input without an index, that is a pipe, or files with ``index=False``, is read in the order in which it comes, by
-    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone.
+    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone; an error ends its pass.
 
     Args:
         paths: As for `TFRecordDataset`.
@@ -237,8 +237,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
                 advice = "pass batches=, how many were, or use torchdata's StatefulDataLoader, which knows"
                 raise ValueError(f"workers run ahead of what the DataLoader delivers: {advice}")
             return source.state(self.seed, *self._passes.state)
-        if batches < 0:
-            raise ValueError(f"batches is {batches}, and must not be negative")
+        batches = check_integer(batches, "batches", 0)
         epoch, start = self._board.newest if self._by_workers else self._passes.newest or self._passes.state
         return source.state(self.seed, epoch, self._share(start).position_after(batches * self.batch_size))
 
@@ -271,7 +270,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         begun = Begun(*source.read(state["pass"]))
         if worker.id == 0:
             self._board.resume(begun)
-        self._steps = self._steps_of(begun, worker.id, worker.num_workers, state["made"])
+        self._steps = self._steps_of(begun, worker.id, worker.num_workers, check_integer(state["made"], "made", 0))
         self._resumed = True
 
     def _topology(self) -> str:
