@@ -16,7 +16,7 @@ import torch
 from doors import DOORS, Door, Seen, Setting, all_seen, by_step, expected, flat, seen, stream_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numbered import ID, row, write_shards
+from numbered import ID, row, write, write_shards
 
 import torch_tfrecord as tfr
 from torch_tfrecord.epochs import Begun
@@ -502,3 +502,24 @@ def test_a_stream_counts_from_where_its_pass_began(of_sizes: DataSets) -> None:
         assert stream.state_dict() == stream.state_dict(batches=number)
         assert stream.state_dict()["position"] == min(20 + 4 * number, 63)
         assert seen(batch) == expected(63, Setting(4, True), epoch=0)[number + 4]
+
+
+def test_they_show_what_they_are(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.tfrecord", 5)
+    dataset = tfr.TFRecordDataset(path, ID)
+    loader = tfr.TFRecordLoader(dataset, 2, shuffle=True, seed=3, rank=1, world_size=2)
+    parts = "batch_size=2, order='permutation/1', seed=3, drop_last=False, rank=1, world_size=2)"
+    assert repr(loader) == f"TFRecordLoader(TFRecordDataset(5 records in 1 file), {parts}"
+    stream = tfr.TFRecordIterableDataset(path, ID, batch_size=2, shuffle=True, seed=3, rank=1, world_size=2)
+    assert repr(stream) == f"TFRecordIterableDataset(TFRecordDataset(5 records in 1 file), {parts}"
+    sampler = tfr.RecordSampler(dataset, seed=3, rank=1, num_replicas=2)
+    rest = "order='permutation/1', seed=3, drop_last=False, rank=1, num_replicas=2)"
+    assert repr(sampler) == f"RecordSampler(3 rows, {rest}"
+
+
+def test_mixed_up_arguments_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.tfrecord", 5)
+    with pytest.raises(TypeError, match="make a TFRecordDataset of the paths first"):
+        tfr.TFRecordLoader(path, 2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="takes paths, not a data set"):
+        tfr.TFRecordIterableDataset(tfr.TFRecordDataset(path, ID), ID, batch_size=2)

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -239,3 +241,68 @@ def test_errors_on_the_way_to_a_device(tmp_path: Path, kind: str) -> None:
             writer.write_example({**row(i), "halves": [1.0] * (2 + (i in (12, 33, 34)))})
     loader = tfr.TFRecordLoader(open_kind(tmp_path / "data.tfrecord", kind), 8, device="cpu")
     assert_bad(loader, list(range(50)), {12, 33}, tfr.ParseError)
+
+
+@pytest.mark.parametrize("where", ["transform", "batch_transform", "features"])
+def test_stop_iteration_of_the_users_ends_no_pass(paths: list[str], where: str) -> None:
+    def stop(value: Any) -> Any:
+        raise StopIteration
+
+    options: dict[str, Any] = {"features": FEATURES, where: stop}
+    dataset = tfr.TFRecordDataset(paths, **options)
+    stream = tfr.TFRecordIterableDataset(paths, batch_size=10, **options)
+    for door in (stream, tfr.TFRecordLoader(dataset, 10)):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(iter(door))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        dataset.__getitems__([0])
+
+
+@pytest.mark.parametrize("what", ["close", "next"])
+def test_a_transform_may_not_wait_for_itself(paths: list[str], what: str) -> None:
+    def transform(batch: tfr.Batch) -> tfr.Batch:
+        if what == "close":
+            loader.close()
+        else:
+            next(iterator)
+        return batch
+
+    loader = tfr.TFRecordLoader(tfr.TFRecordDataset(paths, FEATURES, batch_transform=transform), 10)
+    iterator = iter(loader)
+    if what == "close":
+        with pytest.raises(tfr.CancelledError):
+            next(iterator)
+    else:
+        with pytest.raises(RuntimeError, match="a transform asks the loader that called it"):
+            next(iterator)
+        iterator.close()
+
+
+def test_prefetch_stays_within_the_files_that_may_be_open(tmp_path: Path) -> None:
+    write_shards(tmp_path, [2] * 120)
+    code = f"""
+import resource, torch_tfrecord as tfr, torch
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+dataset = tfr.TFRecordDataset({str(tmp_path)!r}, {{"id": tfr.FixedLenFeature((), torch.int64)}})
+ids = [n for batch in tfr.TFRecordLoader(dataset, 20, shuffle=True, prefetch=30) for n in batch["id"].tolist()]
+assert sorted(ids) == list(range(240)), len(ids)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_loader_with_a_transform_works_while_python_exits(paths: list[str]) -> None:
+    code = f"""
+import atexit, torch, torch_tfrecord as tfr
+features = {{"id": tfr.FixedLenFeature((), torch.int64)}}
+dataset = tfr.TFRecordDataset({paths!r}, features, batch_transform=lambda batch: batch)
+half = iter(tfr.TFRecordLoader(dataset, 10))
+next(half)
+atexit.register(lambda: print(len(list(half)), len(list(tfr.TFRecordLoader(dataset, 10)))))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rest, whole = map(int, done.stdout.split())
+    assert rest + 1 == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from itertools import pairwise
 from typing import Any
@@ -162,6 +163,7 @@ def test_memory_is_bounded_by_capacity(core: Any) -> None:
     assert core.Bijection(2**62, KEYS).ids(np.array([0, 2**62 - 1])).shape == (2,)
 
 
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends the process instead")
 @both_cores
 @pytest.mark.parametrize("size", [2**46, 2**62])  # more bytes than there are addresses, or than there are numbers
 def test_too_large_is_a_memory_error(core: Any, size: int) -> None:

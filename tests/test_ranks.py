@@ -18,7 +18,7 @@ from torch_tfrecord.ranks import resolve_rank
 
 store, rank = sys.argv[1], int(sys.argv[2])
 torch.distributed.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
-print(resolve_rank(), resolve_rank(0, 1), resolve_rank(1), resolve_rank(None, 2), flush=True)
+print(resolve_rank(), resolve_rank(0, 1), resolve_rank(rank), resolve_rank(None, 2), flush=True)
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 print(resolve_rank())
@@ -57,10 +57,12 @@ def test_what_is_passed_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     job(monkeypatch, "2", "8")
     assert resolve_rank() == (2, 8)
-    assert resolve_rank(5) == (5, 8)
+    assert resolve_rank(2) == (2, 8)
+    with pytest.raises(ValueError, match="rank=0, but this process is rank 2 of 8: pass both"):
+        resolve_rank(0)
     assert resolve_rank(None, 8) == (2, 8)
     assert resolve_rank(None, 1) == (0, 1)
-    with pytest.raises(ValueError, match="world_size=3, but this job has 8 ranks: pass both"):
+    with pytest.raises(ValueError, match="world_size=3, but this process is rank 2 of 8: pass both"):
         resolve_rank(None, 3)
 
 
@@ -125,4 +127,4 @@ def test_process_group_goes_before_the_environment(tmp_path: Path) -> None:
             member.kill()
     for rank, (member, (out, errors)) in enumerate(zip(members, results, strict=True)):
         assert member.returncode == 0, errors
-        assert out.splitlines() == [f"({rank}, 2) (0, 1) (1, 2) ({rank}, 2)", "(7, 9)"]
+        assert out.splitlines() == [f"({rank}, 2) (0, 1) ({rank}, 2) ({rank}, 2)", "(7, 9)"]

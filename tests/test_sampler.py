@@ -119,7 +119,7 @@ def test_wrong_arguments(dataset: tfr.TFRecordDataset) -> None:
         tfr.RecordSampler(dataset, shuffle="yes")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         tfr.RecordSampler(dataset, seed=1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="rows is -1, and must not be negative"):
+    with pytest.raises(ValueError, match="rows is -1, and must be at least 0"):
         tfr.RecordSampler(dataset).state_dict(rows=-1)
 
 

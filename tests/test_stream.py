@@ -427,7 +427,7 @@ def test_with_workers_the_number_of_batches_is_needed(paths: list[str]) -> None:
     all_seen(loader_of(stream))
     with pytest.raises(ValueError, match="workers run ahead of what the DataLoader delivers: pass batches="):
         stream.state_dict()
-    with pytest.raises(ValueError, match="batches is -1, and must not be negative"):
+    with pytest.raises(ValueError, match="batches is -1, and must be at least 0"):
         stream.state_dict(batches=-1)
     assert stream.state_dict(batches=STEPS)["position"] == COUNT
     stream.set_epoch(0)

@@ -63,6 +63,7 @@ class Ahead:
         num_steps: How many there are.
         start: Begins to make the batch of a step.
         depth: How many to have on their way while one is used.
+        is_full: Whether it is better to begin no more now, though fewer are on their way.
 
     Attributes:
         step: The step whose batch comes next.
@@ -70,10 +71,13 @@ class Ahead:
         wait_seconds: Time in which ``take`` waited.
     """
 
-    def __init__(self, num_steps: int, start: Callable[[int], Work], depth: int) -> None:
+    def __init__(
+        self, num_steps: int, start: Callable[[int], Work], depth: int, is_full: Callable[[], bool] | None = None
+    ) -> None:
         self._num_steps = num_steps
         self._start: Callable[[int], Work] | None = start  # None: closed
         self._depth = depth
+        self._is_full = is_full or _never
         self._queue: collections.deque[Work] = collections.deque()  # of the steps from ``step`` on
         self.step = 0
         self.idle_seconds = 0.0
@@ -137,13 +141,20 @@ class Ahead:
     def _fill(self) -> None:
         """Begin as many as are missing."""
         while len(self._queue) < self._depth and self.step + len(self._queue) < self._num_steps and self._start:
+            if self._queue and self._is_full():
+                return
             self._queue.append(_begun(self._start, self.step + len(self._queue)))
 
     def close(self) -> None:
         """Drop what is on its way, and begin nothing more."""
-        self._start = None  # which also lets go of its owner
+        self._start = None  # which also lets go of its owner, as does the next line
+        self._is_full = _never
         while self._queue:
             self._queue.pop().cancel()
+
+
+def _never() -> bool:
+    return False
 
 
 def is_ready(work: Work) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch_tfrecord.native._core import Int64s
 
 CHECK_LIMIT = 10_000_000  # records up to which the check enumerates an epoch: about a second
+_MAX_READERS = 100_000
 _FIRST_STEPS = 3
 _FIRST_RECORDS = 4  # of a step
 _CHUNK = 2**20  # rows that the check looks at together
@@ -172,6 +173,9 @@ def explain(
     batch_size = check_integer(batch_size, "batch_size", 1)
     world_size = check_integer(world_size, "world_size", 1)
     num_workers = check_integer(num_workers, "num_workers", 0)
+    if world_size * max(num_workers, 1) > _MAX_READERS:
+        problem = f"{world_size} ranks with {num_workers} workers each are too many to lay out"
+        raise ValueError(f"{problem}: {_MAX_READERS:,} readers at most")
     order = open_order(shuffle, num_records, seed=seed, epoch=epoch)
     start = check_integer(start, "start", 0, order.size)
     shares = [Share(order.size, r, world_size, bool(drop_last), start) for r in range(world_size)]

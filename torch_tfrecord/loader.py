@@ -18,6 +18,7 @@ from torch_tfrecord.errors import CancelledError
 from torch_tfrecord.explain import Explanation, explain
 from torch_tfrecord.loading import Loading, Options
 from torch_tfrecord.order import Shuffle, check_shuffle, open_order, order_name
+from torch_tfrecord.python_thread import PythonThread
 from torch_tfrecord.ranks import resolve_rank
 from torch_tfrecord.shard import Share
 from torch_tfrecord.state import Passes, Source
@@ -109,7 +110,7 @@ class TFRecordLoader:
         self._options = Options(
             batch_size=self.batch_size,
             drop_last=drop_last,
-            num_threads=None if num_threads is None else check_integer(num_threads, "num_threads", 1),
+            num_threads=None if num_threads is None else check_integer(num_threads, "num_threads", 1, 2**16),
             prefetch=check_integer(prefetch, "prefetch", 1),
             pin_memory=pin_memory,
             device=None if device is None else torch.device(device),
@@ -224,7 +225,9 @@ class TFRecordLoader:
         self._passes.load(*state["_passes"])
 
     def __repr__(self) -> str:
-        return f"TFRecordLoader({self.dataset!r}, batch_size={self.batch_size}, order {order_name(self.shuffle)!r})"
+        how = f"batch_size={self.batch_size}, order={order_name(self.shuffle)!r}, seed={self.seed}"
+        who = f"drop_last={self.drop_last}, rank={self.rank}, world_size={self.world_size}"
+        return f"TFRecordLoader({self.dataset!r}, {how}, {who})"
 
 
 class LoaderIterator(Iterator[Any]):
@@ -246,6 +249,7 @@ class LoaderIterator(Iterator[Any]):
         self._number, self._epoch, self._start = -1, 0, 0  # as ``passes.begin`` gives them
         self._position: int | None = None  # that all ranks have reached with the batch delivered last
         self._loading: Loading | None = None
+        self._thread: PythonThread | None = None  # that of the pass, also after its end
         self._stage = "new"  # then "at work", and at last "ended" or "closed"
 
     @property
@@ -259,6 +263,10 @@ class LoaderIterator(Iterator[Any]):
         if self._is_foreign():
             raise RuntimeError(
                 "this iterator belongs to the process that this one was forked from: make a new one here"
+            )
+        if self._is_asked_by_itself():
+            raise RuntimeError(
+                "a transform asks the loader that called it for a batch, which cannot come before it ends"
             )
         try:
             with self._lock:
@@ -280,6 +288,7 @@ class LoaderIterator(Iterator[Any]):
             if self._stage != "closed":
                 raise
         if self._stage == "closed":
+            self._end("closed", wait=False)  # if a transform closed it, which could not wait for itself
             raise CancelledError("this pass was ended before its last batch: the loader was closed, or interrupted")
         if taken is None:
             self._finish()
@@ -291,6 +300,7 @@ class LoaderIterator(Iterator[Any]):
     def _begin(self) -> None:
         with _beginning:
             self._loading = self._open_pass(*self._passes.next)
+            self._thread = self._loading.thread
             self._number, self._epoch, self._start = self._passes.begin()
             if self._stage == "new":
                 self._stage = "at work"
@@ -299,6 +309,10 @@ class LoaderIterator(Iterator[Any]):
         if self._stage == "at work":
             self._end("ended", wait=True)
             self._passes.finish(self._number)
+
+    def _is_asked_by_itself(self) -> bool:
+        """Whether the caller is a transform, say, that this pass calls: it must not wait for what waits for it."""
+        return self._thread is not None and self._thread.is_current
 
     def _is_foreign(self) -> bool:
         return self._pid != os.getpid()
@@ -319,6 +333,8 @@ class LoaderIterator(Iterator[Any]):
             return
         if self._stage != "ended":
             self._stage = "closed"  # at once, so that a busy ``next`` in another thread sees it
+        if self._is_asked_by_itself():
+            return  # ``next`` has the lock, and waits for the transform that calls this
         with self._lock:
             if self._stage != "ended":
                 self._end("closed", wait=wait)
@@ -340,6 +356,8 @@ def _as_dataset(dataset: Any) -> TFRecordDataset:
     advice = "use torch's DataLoader, with tfr.collate"
     if isinstance(dataset, ConcatDataset):
         advice = "make one TFRecordDataset of all the paths, or use torch's DataLoader with tfr.collate"
+    elif isinstance(dataset, str | os.PathLike):
+        advice = "make a TFRecordDataset of the paths first"
     elif isinstance(dataset, TFRecordDataset | Subset):
         advice = "put what its class does into transform=, or use torch's DataLoader with tfr.collate"
     raise TypeError(f"TFRecordLoader reads a TFRecordDataset, or a Subset of one, not {kind.__name__}: {advice}")

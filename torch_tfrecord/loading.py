@@ -12,8 +12,9 @@ from torch.utils.data import get_worker_info
 from torch_tfrecord.ahead import Ahead, Work, is_ready
 from torch_tfrecord.collation import collate
 from torch_tfrecord.dataset import TFRecordDataset
-from torch_tfrecord.decode import Decoding
+from torch_tfrecord.decode import Decoding, Frames
 from torch_tfrecord.drawing import Draw
+from torch_tfrecord.files import limit
 from torch_tfrecord.order import Order
 from torch_tfrecord.python_thread import PythonThread
 from torch_tfrecord.shard import Share
@@ -43,6 +44,9 @@ class Loading:
         draw: Seed and epoch, for transforms.
         options: How batches are made.
         counts: Where to add up what is delivered.
+
+    Attributes:
+        thread: The thread for what needs Python; None where nothing does.
     """
 
     def __init__(
@@ -56,12 +60,13 @@ class Loading:
         self._num_threads = options.num_threads or torch.get_num_threads()
         self._pin_memory = _can_pin(options.pin_memory)
         self._transfer = None if options.device is None else Transfer(options.device)
-        self._thread = None if dataset.recipe.is_native else PythonThread()
+        self.thread = None if dataset.recipe.is_native else PythonThread()
         self._num_batches = share.num_batches(options.batch_size, drop_last=options.drop_last)
         # A batch with ragged columns is begun one step earlier, since its memory can be had only when it was measured.
         self._prefetch = options.prefetch
-        early = self._thread is None and not dataset.recipe.plan.sized
-        self._ahead = Ahead(self._num_batches, self._start, options.prefetch + early)
+        early = self.thread is None and not dataset.recipe.plan.sized
+        self._num_files: dict[int, int] = {}  # that batches on their way hold open, by step
+        self._ahead = Ahead(self._num_batches, self._start, options.prefetch + early, self._holds_many_files)
         self._counts = counts
         self._num_bytes: dict[int, int] = {}  # of batches on their way, by step
         self._waited = (0.0, 0.0)  # idle and wait seconds of ``_ahead`` that are in the counts
@@ -82,6 +87,7 @@ class Loading:
             batch = self._ahead.take()
         finally:
             num_bytes = self._num_bytes.pop(step, 0)
+            self._num_files.pop(step, None)
         coming = self._ahead.head
         if isinstance(coming, Moved) and is_ready(coming):
             coming.send()
@@ -101,12 +107,16 @@ class Loading:
             )
         )
 
+    def _holds_many_files(self) -> bool:
+        """Whether another batch might need more files than the process may open: a batch may lie in hundreds."""
+        return sum(self._num_files.values()) > limit() // 2
+
     def _start(self, step: int) -> Work:
         begin, end = self._share.batch(step, self._batch_size)
         indices = self._order.indices(self._share.positions(begin, end))
         draw = self._draw._replace(valid=self._share.valid(begin, end))
-        if self._thread is not None:
-            work: Work = self._thread.call(lambda: self._make(step, indices, draw))
+        if self.thread is not None:
+            work: Work = self.thread.call(lambda: self._make(step, indices, draw))
         else:
             work = self._decode(step, indices, draw)
         return work if self._transfer is None else Moved(work, self._transfer)
@@ -115,6 +125,7 @@ class Loading:
         """Let the native threads make a batch."""
         ids, records, origin = located = self._dataset.locate(indices)
         self._num_bytes[step] = located.num_bytes
+        self._num_files[step] = len(records.files) if isinstance(records, Frames) else 0
         decoding = Decoding(
             self._dataset.recipe.plan, records, origin, ids, self._num_threads, pin_memory=self._pin_memory
         )
@@ -133,11 +144,11 @@ class Loading:
         Args:
             wait: Whether to wait for a transform that is at work. Native threads are always waited for.
         """
-        if self._thread is not None:
-            self._thread.close(wait=False)  # first, lest it begin another one
+        if self.thread is not None:
+            self.thread.close(wait=False)  # first, lest it begin another one
         self._ahead.close()
-        if self._thread is not None and wait:
-            self._thread.close()
+        if self.thread is not None and wait:
+            self.thread.close()
 
 
 class Marked:

@@ -6,6 +6,7 @@ held, there are no locks here but the one that an unmade batch is, and no ``thre
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -53,6 +54,8 @@ class Called:
 
     def result(self) -> Any:
         """Wait for the batch."""
+        if not self.finished_at and not threading.main_thread().is_alive():
+            self._thread.run_here()
         while not self.finished_at and not self._unmade.acquire(timeout=_LOOK_AFTER):
             self._thread.attend()
         try:
@@ -91,11 +94,25 @@ class PythonThread:
     def attend(self) -> None:
         """Note who takes the batches, and see that the thread is there."""
         self._consumer = threading.current_thread()
-        if not self._closed and (self._thread is None or not self._thread.is_alive()):
+        gone = self._thread is None or not self._thread.is_alive()
+        if gone and not self._closed and threading.main_thread().is_alive():
             # A daemon would be stopped by the exit of the interpreter anywhere, even inside torch.
             thread = threading.Thread(target=self._run, name="torch_tfrecord", daemon=False)
             thread.start()
             self._thread = thread
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the thread that runs now: then a transform of the user's asks."""
+        return self._thread is threading.current_thread()
+
+    def run_here(self) -> None:
+        """Make what was not begun, in the caller's thread: when the interpreter exits, no other one can be had."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                call = self._calls.get_nowait()
+                if call is not None:
+                    call.run()
 
     def _run(self) -> None:
         while self._is_wanted():

@@ -46,9 +46,10 @@ def _completed(rank: int | None, world_size: int | None) -> tuple[int, int]:
     given = f"rank={rank}" if world_size is None else f"world_size={world_size}"
     if found is None:
         raise ValueError(f"{given} alone: pass both rank and world_size, as no process group and no launcher says more")
-    if world_size is not None and world_size != found[1]:
-        raise ValueError(f"{given}, but this job has {found[1]} ranks: pass both rank and world_size, or neither")
-    return found[0] if rank is None else rank, found[1]
+    if (rank, world_size) not in ((None, found[1]), (found[0], None)):
+        who = f"rank {found[0]} of {found[1]}"
+        raise ValueError(f"{given}, but this process is {who}: pass both rank and world_size, or neither")
+    return found
 
 
 def _found() -> tuple[int, int] | None:

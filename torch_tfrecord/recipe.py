@@ -60,6 +60,12 @@ class Recipe:
             draw: How they were drawn.
             num_threads: Native threads; None: ``torch.get_num_threads()``.
         """
+        try:
+            return self._items(located, draw, num_threads)
+        except StopIteration as error:  # in an iterator it would end the pass as if there were no more records
+            raise RuntimeError("StopIteration was raised where a batch was made, by a transform or a parser") from error
+
+    def _items(self, located: Located, draw: Draw, num_threads: int | None) -> Any:
         ids, records, origin = located
         transform = self._transform_for(ids, draw)
         if not isinstance(self.features, dict):

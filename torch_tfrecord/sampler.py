@@ -107,6 +107,10 @@ class RecordSampler(DistributedSampler[Any]):
         self._passes.set_epoch(epoch)
         self._newest = None
 
+    def __repr__(self) -> str:
+        how = f"order={order_name(self._shuffle)!r}, seed={self.seed}, drop_last={self.drop_last}"
+        return f"RecordSampler({len(self)} rows, {how}, rank={self.rank}, num_replicas={self.num_replicas})"
+
     def __len__(self) -> int:
         return self.num_samples
 
@@ -144,8 +148,7 @@ class RecordSampler(DistributedSampler[Any]):
         Raises:
             ValueError: ``rows`` is negative.
         """
-        if rows is not None and rows < 0:
-            raise ValueError(f"rows is {rows}, and must not be negative")
+        rows = None if rows is None else check_integer(rows, "rows", 0)
         epoch, position = self._passes.state
         drawn = self._newest
         if drawn is not None and (rows is not None or not drawn.ended):

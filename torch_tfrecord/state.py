@@ -136,7 +136,7 @@ class Passes:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass read this epoch: from its start, or from where a state of it was loaded."""
-        epoch = check_integer(epoch, "epoch", 0, MAX_EPOCH)
+        epoch = check_integer(epoch, "epoch", 0, MAX_EPOCH // 2)
         if self.next[0] != epoch:
             self._next[:] = epoch, 0
         self.state, self.newest = self.next, None

@@ -46,8 +46,15 @@ class Steps(Iterator[Any]):
     def __next__(self) -> Any:
         if self.made >= len(self.steps):
             raise StopIteration
-        step = self.steps[self.made]
-        self.made += 1
+        try:
+            batch = self._make(self.steps[self.made])
+        except Exception:
+            self.made += 1  # what went wrong has been said, and the next step follows
+            raise
+        self.made += 1  # not before: a step that KeyboardInterrupt broke off is made again
+        return batch
+
+    def _make(self, step: int) -> Any:
         begin, end = self.share.batch(step, self.batch_size)
         draw = Draw(self.begun.seed, self.begun.epoch, self.share.valid(begin, end))
         located = self.dataset.locate(self.order.indices(self.share.positions(begin, end)))

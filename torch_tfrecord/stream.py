@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from torch_tfrecord.checks import check_integer
 from torch_tfrecord.dataset import TFRecordDataset
@@ -43,7 +43,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
     from nothing but its own states with ``num_workers=0``.
 
     Input without an index, that is a pipe, or files with ``index=False``, is read in the order in which it comes, by
-    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone.
+    one process: without ``len``, shuffling, ranks and states, and by worker 0 alone; an error ends its pass.
 
     Args:
         paths: As for `TFRecordDataset`.
@@ -113,6 +113,8 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         self.rank, self.world_size = resolve_rank(rank, world_size)
         self.dataset: TFRecordDataset | None = None
         self._unindexed: Unindexed | None = None
+        if isinstance(paths, Dataset):
+            raise TypeError("TFRecordIterableDataset takes paths, not a data set: TFRecordLoader takes one")
         paths = paths if isinstance(paths, str | os.PathLike) else list(paths)
         if index is False or (index is None and is_unindexable(paths)):
             self._refuse_unindexed(subset)
@@ -239,8 +241,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
                 advice = "pass batches=, how many were, or use torchdata's StatefulDataLoader, which knows"
                 raise ValueError(f"workers run ahead of what the DataLoader delivers: {advice}")
             return source.state(self.seed, *self._passes.state)
-        if batches < 0:
-            raise ValueError(f"batches is {batches}, and must not be negative")
+        batches = check_integer(batches, "batches", 0)
         epoch, start = self._board.newest if self._by_workers else self._passes.newest or self._passes.state
         return source.state(self.seed, epoch, self._share(start).position_after(batches * self.batch_size))
 
@@ -273,7 +274,7 @@ class TFRecordIterableDataset(IterableDataset[Any]):
         begun = Begun(*source.read(state["pass"]))
         if worker.id == 0:
             self._board.resume(begun)
-        self._steps = self._steps_of(begun, worker.id, worker.num_workers, state["made"])
+        self._steps = self._steps_of(begun, worker.id, worker.num_workers, check_integer(state["made"], "made", 0))
         self._resumed = True
 
     def _topology(self) -> str:
@@ -300,6 +301,12 @@ class TFRecordIterableDataset(IterableDataset[Any]):
             num_workers=num_workers,
             drop_last=self.drop_last,
         )
+
+    def __repr__(self) -> str:
+        what = "input without an index" if self.dataset is None else repr(self.dataset)
+        how = f"batch_size={self.batch_size}, order={order_name(self.shuffle)!r}, seed={self.seed}"
+        who = f"drop_last={self.drop_last}, rank={self.rank}, world_size={self.world_size}"
+        return f"TFRecordIterableDataset({what}, {how}, {who})"
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has no pass at work: its next one is the one that would be next here.
