@@ -284,7 +284,7 @@ class LoaderIterator(Iterator[Any]):
         loading = self._loading
         try:
             taken = None if loading is None else loading.take()
-        except Exception:
+        except Exception:  # of a pass that was closed meanwhile it says no more than CancelledError below
             if self._stage != "closed":
                 raise
         if self._stage == "closed":
